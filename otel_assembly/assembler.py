@@ -24,7 +24,7 @@ from otel_assembly.errors import (
     PolicyFailedError,
     TokenizerError,
 )
-from otel_assembly.history.history import History, unknown_part
+from otel_assembly.history.history import History, unknown_part_error
 from otel_assembly.history.token_counts import arrive, count_estimates
 from otel_assembly.ledger.ledger import Ledgers, named_conversation
 from otel_assembly.ledger.record import Record
@@ -302,7 +302,7 @@ class Assembler:
         """Refuse unknown parts if `strict` is set, and calibrate the counter with a response's billed tokens."""
         history = source.view.history
         if self.strict and history.unknown is not None:
-            raise unknown_part(*history.unknown)
+            raise unknown_part_error(*history.unknown)
         if history.billed is not None:
             self._calibrate(history.billed, ledger, source, model)
 

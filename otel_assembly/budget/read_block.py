@@ -9,7 +9,7 @@ from otel_assembly.budget.sections import is_text, item_text
 from otel_assembly.decision import DecisionReason
 from otel_assembly.errors import DescribeError
 from otel_assembly.history.broken_pairs import unpaired
-from otel_assembly.history.tool_pairs import ANSWERS, CALLS, ORPHAN, REASONED, Pairing
+from otel_assembly.history.tool_pairs import CALLS, CLOSES, ORPHAN, REASONED, Pairing
 from otel_assembly.messages.event_facts import EventFacts, EventKind, describe
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def orphan_reason(pairing: Pairing, position: int) -> DecisionReason:
     flags = pairing.flags[position]
     if flags & REASONED and not flags & CALLS:
         return DecisionReason.ORPHANED_REASONING
-    is_call = pairing.links[position] and not flags & ANSWERS
+    is_call = pairing.links[position] and not flags & CLOSES
     return DecisionReason.ORPHANED_TOOL_CALL if is_call else DecisionReason.ORPHANED_TOOL_RESULT
 
 
@@ -120,7 +120,7 @@ class ReadBlock:
         flags, links, facts = pairing.flags[position], pairing.links[position], self.facts[position]
         if flags & ORPHAN and facts is not None and facts.kind != EventKind.TOOL_RESULT:
             return -len(facts.closes)  # see `History.calls`
-        return -links if flags & ANSWERS else links
+        return -links if flags & CLOSES else links
 
     def _not_excluded(self, excluded: Collection[int]) -> Sequence[int]:
         """Return the indexes of the items that are not excluded, ascending."""

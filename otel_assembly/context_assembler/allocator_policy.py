@@ -151,7 +151,7 @@ class AllocatorPolicy(DecidingPolicy):
 
 def _view_at(view: View, runs: Sequence[Run]) -> View:
     """Return the events at these positions, without tool calls or results whose counterpart is not among them."""
-    return view.pick(runs).mended()
+    return view.pick(runs).as_unsliced()
 
 
 def _events_at(events: Sequence[Any], runs: Sequence[Run]) -> list[Any]:

@@ -253,7 +253,7 @@ class TurnLog:
             group = f"{STEP}{step}" if step < newest - 1 and atoms[index] not in pending else None
             if items[index].group != group:
                 items[index] = replace(items[index], group=group)
-        self._grouped = history.behind((newest - 1) * size)
+        self._grouped = history.position_after((newest - 1) * size)
         self._pending, self._changes = pending, len(history.pairing.changed)
         self._looked_at, self._newest_step = len(items), newest
 
@@ -332,7 +332,7 @@ class TurnsBlock(ReadBlock):
         steps are yielded one step at a time.
         """
         turns, start, atoms = self._turns, self._start, self._pairs.atoms
-        first_turn_at, offset = turns.view.history.behind, turns.view.history.offset
+        first_turn_at, offset = turns.view.history.position_after, turns.view.history.offset
         members: dict[int, list[int]] = {}
         yield from (pending_atoms := self.pending_atoms(excluded))
         pending = {atom[0] for atom in pending_atoms}
@@ -385,11 +385,12 @@ class TurnsBlock(ReadBlock):
                             break
                 cut = position
             if cut == ungrouped > start:
-                offset, behind, size = turns.view.history.offset, turns.view.history.behind, turns.step_bytes
+                history, size = turns.view.history, turns.step_bytes
+                offset, position_after = history.offset, history.position_after
                 if enough < cut:
-                    cut = min(cut, behind(-(-offset(enough) // size) * size))
+                    cut = min(cut, position_after(-(-offset(enough) // size) * size))
                 while cut > start:
-                    step = max(start, behind(offset(cut - 1) // size * size))
+                    step = max(start, position_after(offset(cut - 1) // size * size))
                     if self._across(step, apart)[1] > remaining:
                         break
                     cut = step

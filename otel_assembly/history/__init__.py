@@ -1,4 +1,4 @@
-"""The append-only log of events, views of it, and what its items take in tokens."""
+"""The append-only log of a conversation's events, views of it, and the tokens of its items."""
 
 from otel_assembly.history.history import History
 from otel_assembly.history.view import View

@@ -1,4 +1,4 @@
-"""What policies are given and give back in the place of a view: its events as a list, or some of them replaced."""
+"""Substitutes for a view: a list of its events as a policy's input, and edited events as a policy's output."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 class EventList(list[Any]):
-    """A list of a view's events, for policies that are given lists; it knows the view.
+    """A list of a view's events, for policies whose input is a list.
 
     Args:
-        view: What it is a list of.
+        view: The view. A built-in policy that receives the list uses this view instead.
     """
 
     __slots__ = ("view",)
@@ -24,12 +24,12 @@ class EventList(list[Any]):
 
 
 class Edited(Sequence[Any]):
-    """A view's events, some of them replaced and others put between them; no event moves.
+    """A view's events after an edit that replaced some of them or inserted new ones; their order is unchanged.
 
     Args:
-        view: What was edited.
-        events: What came of it.
-        positions: For each of these the position in the view's history that it stands at; None where it is new.
+        view: The view before the edit.
+        events: The events after the edit.
+        positions: The position in the view's history of each event; None for a new event.
     """
 
     __slots__ = ("_events", "positions", "view")

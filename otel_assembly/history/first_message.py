@@ -1,11 +1,11 @@
-"""The one rule for the message that a prompt starts with, and what of a conversation no cut drops."""
+"""The rule for the first message of a prompt, and the items that no reduction drops."""
 
 from __future__ import annotations
 
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from otel_assembly.history.tool_pairs import ANSWERS, ORPHAN, PAIRED, RESPONSE
+from otel_assembly.history.tool_pairs import CLOSES, ORPHAN, PAIRED, RESPONSE
 from otel_assembly.messages.event_facts import EventKind
 
 if TYPE_CHECKING:
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
     from otel_assembly.history.view import View
 
-#: What is no part of the conversation.
+#: The kinds of events that are not part of the conversation.
 NON_CONVERSATION: Final = frozenset({EventKind.ALERT, EventKind.OTHER})
-#: What does not count as the first message: it is not sent, or it is sent as part of the system prompt.
+#: The kinds that do not count as the first message, because they are not sent or become part of the system prompt.
 _NEUTRAL: Final = NON_CONVERSATION | {EventKind.SYSTEM}
 
 
 def leading(view: View) -> int:
-    """How many items lead the view up to its last leading system message: they are prompts, and no reducer takes one.
+    """Return the number of items at the view's beginning up to its last leading system message.
 
-    Alerts and lifecycle notes in front of one count with it.
+    These items are prompts, so no reducer drops them. Alerts and lifecycle events before such a message are included.
     """
     if not view.history.leading:
         return 0
@@ -33,7 +33,7 @@ def leading(view: View) -> int:
 
 
 def newest_response(view: View) -> int:
-    """The position of the view's newest response; −1 where it has none."""
+    """Return the position of the view's newest response; −1 if the view has none."""
     pairing = view.history.pairing
     newest = pairing.last_response
     if newest < 0 or view.holds(newest):
@@ -42,9 +42,13 @@ def newest_response(view: View) -> int:
 
 
 def newest_atom(view: View, response: int) -> list[int]:
-    """The positions of the view's newest atom, newest first.
+    """Return the positions of the view's newest atom, newest first.
 
-    Alerts and lifecycle notes are no part of any, and what cannot be sent (see `Pairing.is_sendable`) is passed over.
+    Alerts, lifecycle events and items that may not be sent (see `Pairing.is_sendable`) are skipped.
+
+    Args:
+        view: The view.
+        response: The position of the view's newest response; −1 if it has none.
     """
     history = view.history
     pairing, last = history.pairing, view.end - 1
@@ -65,50 +69,54 @@ def newest_atom(view: View, response: int) -> list[int]:
 
 
 def newest_request(view: View) -> list[int]:
-    """The positions of the view's newest user request: its own, and where it also answers tools, all of that atom."""
+    """Return the position of the view's newest user request; if it also has tool results, those of its whole atom.
+
+    The list is empty if the view has no request.
+    """
     history = view.history
     request = history.newest_request(view)
-    if request < 0 or not history.flags(request) & ANSWERS:
+    if request < 0 or not history.flags(request) & CLOSES:
         return [request] if request >= 0 else []
     return [position for position in history.pairing.members(history.atom(request)) if view.holds(position)]
 
 
 def before_user(kept: View, fixed: Collection[int] = ()) -> set[int]:
-    """Return the positions of what is kept in front of the first user's request or summary; the one rule for all cuts.
+    """Return the positions to drop from a reduction's output so that it begins with a user's request or a summary.
 
-    Leading system messages stay, and so do events that are not sent, calls that await an approval, and the newest
-    request with what it answers. If there is no request or summary at all, nothing is dropped: an empty prompt would be
-    refused too, and some clients add a user's message themselves.
+    Some providers reject any other first message. The result excludes leading system messages, events that are not
+    sent, calls that await an approval, the newest request and the newest atom. It is empty if there is no request or
+    summary at all: providers reject an empty prompt as well, and some clients add a user message themselves.
 
     Args:
-        kept: What a cut keeps.
-        fixed: Positions of what stays in any case.
+        kept: The events that the reduction keeps.
+        fixed: Positions that are not dropped in any case.
     """
-    history, lost = kept.history, set[int]()
+    history, dropped = kept.history, set[int]()
     for position in islice(kept.positions(), leading(kept), None):
         if opens(kept, position):
             break
         if history.kind(position) not in _NEUTRAL:
-            lost.add(position)
+            dropped.add(position)
     else:
         return set()
-    if not lost:
-        return lost
+    if not dropped:
+        return dropped
     response = newest_response(kept)
-    held = {*fixed, *history.pairing.pending_calls(response), *newest_request(kept), *newest_atom(kept, response)}
-    for atom in {history.atom(position) for position in lost}:
+    protected = {*fixed, *history.pairing.pending_calls(response), *newest_request(kept), *newest_atom(kept, response)}
+    # An atom is dropped as a whole, unless one of its items is protected.
+    for atom in {history.atom(position) for position in dropped}:
         members = [position for position in history.pairing.members(atom) if kept.holds(position)]
-        if not held.isdisjoint(members):
-            lost.difference_update(members)
+        if not protected.isdisjoint(members):
+            dropped.difference_update(members)
         else:
-            lost.update(members)
-    return lost
+            dropped.update(members)
+    return dropped
 
 
 def opens(view: View, position: int) -> bool:
-    """Whether a prompt may start with an event: one of the user's that answers no tool, or a summary."""
+    """Return True if a prompt may start with an event: a user's request without tool results, or a summary."""
     history = view.history
     kind = history.kind(position)
     if kind is EventKind.REQUEST:
-        return not history.flags(position) & (ANSWERS | ORPHAN)
+        return not history.flags(position) & (CLOSES | ORPHAN)
     return kind is EventKind.SUMMARY

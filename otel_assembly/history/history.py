@@ -1,8 +1,8 @@
-"""`History`: an append-only conversation that remembers, as integers, what the engine learnt of each event once.
+"""`History`: an append-only conversation that reads each event once and stores the result as integers.
 
-A list works wherever a `History` does. What a `History` buys is that a turn costs what is new and what is in the
-window, however long the conversation is: facts are read as events arrive, tokens are counted when they come into an
-assembly, and slices and filters are views.
+A list works wherever a `History` does. With a `History`, the cost of a turn depends on the new events and the window,
+not on the length of the conversation: facts are read as events are appended, tokens are counted in the first assembly
+with the event, and slices and filters are views.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from otel_assembly._internal.fork_safety import new_lock
 from otel_assembly.conversation_state import Conversation
 from otel_assembly.errors import DescribeError
 from otel_assembly.history.token_counts import TokenTable
-from otel_assembly.history.tool_pairs import ANSWERS, ASKS, ECHO, MEDIA, ORPHAN, PAIRED, REASONED, Pairing
+from otel_assembly.history.tool_pairs import CLOSES, ECHO, MEDIA, OPENS, ORPHAN, PAIRED, REASONED, Pairing
 from otel_assembly.history.view import Column, View
 from otel_assembly.messages.event_facts import EventFacts, EventKind, describe
 
@@ -42,64 +42,64 @@ CONVERSATION_KINDS: Final = frozenset(
 )
 #: Whether an event is conversation, by the code of its kind.
 _IS_CONVERSATION: Final = bytes(kind in CONVERSATION_KINDS for kind in KINDS)
-#: The places of `History.classes`: what may be sent, what is no conversation, results without a call, the calls and the
-#: results of atoms with a call that was given up, and reasoning, or what belongs to it, that may not be sent.
+#: The indexes of `History.classes`: events that may be sent, events outside the conversation, results without a call,
+#: the calls and the results of atoms with an abandoned call, and reasoning that was separated from the next item.
 _SENDABLE, _NON_CONVERSATION, _ORPHAN, _ABANDONED_CALL, _ABANDONED_RESULT, _SEPARATED = range(6)
-#: Facts of so many newest events are held until they are counted and digested, so that a text is read once.
+#: The facts of this many newest events are kept until they are counted and digested, so that each text is read once.
 _FRESH: Final = 1024
-#: Token tables of so many meters are held: a second assembler with another model is common, a tenth is not.
-_METERS: Final = 4
+#: The most meters whose token tables are kept: two assemblers with different models are common, ten are not.
+_MOST_METERS: Final = 4
 
 
 class History(Sequence[Any]):
     """An append-only sequence of events of any described types.
 
     Args:
-        events: Events to begin with; each is read once.
-        strict: Refuse an event with a part of a type that nobody knows, instead of counting that by its JSON.
+        events: The first events; each is read once.
+        strict: Raise an error for an event with a part of an unknown type, instead of counting the part by its JSON.
 
     Raises:
-        DescribeError: An event cannot be read; nothing of it is appended.
+        DescribeError: An event cannot be read; no event is appended.
     """
 
-    #: Whether this history lives for a list that somebody else holds, so that what was read is kept for the next one.
-    passing = False
+    #: Whether the facts of all events are kept. A history of a caller's list needs them for the next version of it.
+    keeps_facts = False
 
     def __init__(self, events: Iterable[Any] = (), *, strict: bool = False) -> None:
         self.strict = strict
-        #: The first event with a part of a type that nobody knows: its type, and that of the part.
+        #: The type of the first event with a part of an unknown type, and the name of the part's type.
         self.unknown: tuple[type, str] | None = None
         self.conversation = Conversation()
-        #: The provider whose message form the conversation has, as its first event with such a form states it.
+        #: The provider of the first event whose format is unique to one provider; empty if there is none.
         self.provider = ""
-        #: What assemblers keep of this conversation, by whoever keeps it; it goes with the history.
+        #: The state that assemblers and policies keep for this conversation, by owner; it is freed with the history.
         self.kept_for: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-        self.lock = new_lock(self, History._read_again)
-        self._begin()
+        self.lock = new_lock(self, History._reset_after_fork)
+        self._clear()
         self.extend(events)
 
-    def _begin(self) -> None:
-        #: The events by position; not to be changed by others.
+    def _clear(self) -> None:
+        #: The events by position; read-only outside this module.
         self.events: list[Any] = []
         self.kind_codes = bytearray()
-        #: The bytes of text (UTF-8) in front of each event, and of all.
+        #: The bytes of text (UTF-8) before each event; the last entry is the total.
         self.offsets = array("Q", [0])
         self._sizes = array("I")
-        #: Items that restate another event.
+        #: The positions of events that restate another event.
         self.echoes = array("I")
         self._media = array("I")
         #: Whether an event is a dict, which the caller may change in place.
         self.of_dicts = False
-        #: What stands for the texts of each event, as far as somebody has asked; 0 where nobody has.
+        #: The digest of each event's texts; 0 if it is not computed yet. May be shorter than the history.
         self.known_digests = array("Q")
-        #: Which result answers which call.
+        #: The pairs of tool calls and results.
         self.pairing = Pairing()
-        #: What was read of the newest events, by position, until it was counted and digested.
+        #: The facts of the newest events by position, until they are counted and digested.
         self.fresh_facts: dict[int, EventFacts] = {}
         self._tables: dict[Hashable, TokenTable] = {}
-        #: The table that was asked for last, and for whom: it is asked for many times a turn.
+        #: The meter, generation of its counter and table of the last lookup; one turn has many lookups of one table.
         self._last_table: tuple[TokenMeter | None, int, TokenTable | None] = (None, 0, None)
-        #: The newest response that says what the provider billed, and that number of input tokens.
+        #: The position of the newest response with a billed number of input tokens, and that number; None without one.
         self.billed: tuple[int, int] | None = None
         #: The positions of all events.
         self.all = Column()
@@ -117,25 +117,26 @@ class History(Sequence[Any]):
         #: By the code of an event's kind, the column that lists it in addition to its class.
         named = {EventKind.ALERT: self.alerts, EventKind.REQUEST: self.requests, EventKind.SUMMARY: self.summaries}
         self._named = tuple(named[kind].positions if kind in named else None for kind in KINDS)
-        #: One past the last system message that leads the conversation: a prompt that stands among the events. Alerts
-        #: and lifecycle notes, which the model does not read, may stand before it.
+        #: One past the last system message at the beginning of the conversation: a prompt among the events. Alerts and
+        #: lifecycle events, which the model does not read, may precede it.
         self.leading = 0
-        self._leads = True
+        #: Whether the next system message still belongs to the beginning.
+        self._is_leading = True
 
-    def _read_again(self) -> None:
-        """A fork caught another thread while it was writing here: what was read cannot be relied upon."""
+    def _reset_after_fork(self) -> None:
+        """Read all events again: the process was forked while another thread was writing, so columns may be partial."""
         events = self.events
-        self._begin()
+        self._clear()
         self.extend(events)
 
     def append(self, event: Any) -> None:
-        """Add the newest event; it is read now, and counted when an assembly begins."""
+        """Add the newest event. It is read now, and its tokens are counted when the next assembly begins."""
         self._add(event, self._read(event))
 
     def _read(self, event: Any) -> EventFacts:
         facts = describe(event)
         if self.strict and facts.unknown:
-            raise unknown_part(type(event), facts.unknown[0])
+            raise unknown_part_error(type(event), facts.unknown[0])
         return facts
 
     def _add(self, event: Any, facts: EventFacts) -> None:
@@ -153,23 +154,23 @@ class History(Sequence[Any]):
                 if flags & MEDIA:
                     self._media.append(position)
             self.fresh_facts[position] = facts
-            if len(self.fresh_facts) > _FRESH and not self.passing:
+            if len(self.fresh_facts) > _FRESH and not self.keeps_facts:
                 del self.fresh_facts[next(iter(self.fresh_facts))]
             if facts.unknown and self.unknown is None:
                 self.unknown = type(event), facts.unknown[0]
             self.provider = self.provider or facts.provider
             if facts.billed_tokens:
                 self.billed = (position, facts.billed_tokens)
-            if self._leads:
+            if self._is_leading:
                 if facts.kind == EventKind.SYSTEM:
                     self.leading = position + 1
                 elif facts.rendered:
-                    self._leads = False
+                    self._is_leading = False
             self.of_dicts = self.of_dicts or isinstance(event, dict)
             self.events.append(event)
             self.all.positions.append(position)
             pairing = self.pairing
-            if pairing.turned and (pairing.given_up or self.classes[_ABANDONED_CALL] or pairing.dangling):
+            if pairing.affected_atoms and (pairing.abandoned or self.classes[_ABANDONED_CALL] or pairing.dangling):
                 self._move(position)
             if not _IS_CONVERSATION[code]:
                 place = _NON_CONVERSATION
@@ -185,27 +186,31 @@ class History(Sequence[Any]):
         pairing = self.pairing
         if flags & ORPHAN:
             return _ORPHAN
-        if not (pairing.given_up or pairing.dangling) or pairing.is_sendable(position, pairing.last_response):
+        if not (pairing.abandoned or pairing.dangling) or pairing.is_sendable(position, pairing.last_response):
             return _SENDABLE
-        return self._given_up_class(position, flags)
+        return self._unsendable_class(position, flags)
 
-    def _given_up_class(self, position: int, flags: int) -> int:
+    def _unsendable_class(self, position: int, flags: int) -> int:
         """Return the class of an item while its atom may not be sent."""
         if flags & PAIRED == REASONED:
             return _SEPARATED
-        asks = flags & ASKS or (flags & ECHO and self.kind(position) is EventKind.TOOL_CALL)
-        return _ABANDONED_CALL if asks else _ABANDONED_RESULT
+        is_call = flags & OPENS or (flags & ECHO and self.kind(position) is EventKind.TOOL_CALL)
+        return _ABANDONED_CALL if is_call else _ABANDONED_RESULT
 
     def _move(self, end: int) -> None:
-        """Change the classes of events whose unit the newest event made sendable, or unsendable."""
+        """Change the classes of events before `end` whose atom the newest event made sendable or unsendable."""
         pairing, sendable = self.pairing, self.classes[_SENDABLE]
         moves: dict[int, tuple[int, int]] = {}
-        for members in pairing.turned:
-            sent = pairing.is_sendable(members[0], pairing.last_response)
+        for members in pairing.affected_atoms:
+            is_sendable = pairing.is_sendable(members[0], pairing.last_response)
             for position in members:
-                if position < end and _IS_CONVERSATION[self.kind_codes[position]] and sendable.holds(position) != sent:
-                    places = _SENDABLE, self._given_up_class(position, pairing.flags[position])
-                    moves[position] = places[::-1] if sent else places
+                if (
+                    position < end
+                    and _IS_CONVERSATION[self.kind_codes[position]]
+                    and sendable.holds(position) != is_sendable
+                ):
+                    places = _SENDABLE, self._unsendable_class(position, pairing.flags[position])
+                    moves[position] = places[::-1] if is_sendable else places
         before = len(self.moved)
         self.moved.extend(moves)
         for place in sorted({place for places in moves.values() for place in places}):
@@ -217,23 +222,23 @@ class History(Sequence[Any]):
             for table in self._tables.values():
                 table.follow(column, edited, edited.index(min(removed + added)))
 
-    def moved_between(self, column: Column, other: Column) -> Sequence[int]:
+    def moved_between(self, first: Column, second: Column) -> Sequence[int]:
         """Return the events that can be in two columns of different classes, because they changed their class.
 
         While both columns are in use, no event is in both.
         """
-        ends = [until for until in (column.until, other.until) if until is not None]
-        return self.moved[min(ends) : max(column.since, other.since)] if ends else ()
+        ends = [until for until in (first.until, second.until) if until is not None]
+        return self.moved[min(ends) : max(first.since, second.since)] if ends else ()
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """All its columns."""
+        """All columns of the history."""
         return self.all, *self.classes, self.requests, self.alerts, self.summaries
 
     def by_class(self, end: int) -> list[View] | None:
         """Return a view of each class, the events that may be sent first.
 
-        The list is empty if all events may be sent. The result is None if the history does not end at `end` any more.
+        The list is empty if all events may be sent. The result is None if events were appended after position `end`.
         """
         with self.lock:
             if len(self.events) != end:
@@ -261,104 +266,107 @@ class History(Sequence[Any]):
         return self.view()[index] if isinstance(index, slice) else self.events[index]
 
     def __add__(self, other: Sequence[Any]) -> list[Any]:
-        """The events with others behind them, as a list."""
+        """Return the events followed by others, as a list."""
         return [*self, *other]
 
     def __radd__(self, other: Sequence[Any]) -> list[Any]:
-        """The events with others in front of them, as a list."""
+        """Return the events after others, as a list."""
         return [*other, *self]
 
     def __repr__(self) -> str:
         return f"History({len(self)} events)"
 
     def view(self) -> View:
-        """All events up to now; what is appended later is not in it."""
+        """Return a view of all events so far; it does not grow with the history."""
         end = len(self.events)
         return View(self, self.all, [(0, end)] if end else [])
 
     def event(self, position: int) -> Any:
-        """The event at a position."""
+        """Return the event at a position."""
         return self.events[position]
 
     def facts(self, position: int) -> EventFacts:
-        """What `describe` says of an event."""
+        """Return the facts of an event, as `describe` returns them."""
         fresh = self.fresh_facts.get(position)
         return fresh if fresh is not None else describe(self.events[position])
 
     def kind(self, position: int) -> EventKind:
-        """The kind of an event."""
+        """Return the kind of an event."""
         return KINDS[self.kind_codes[position]]
 
     def flags(self, position: int) -> int:
-        """The pairing flags of an event."""
+        """Return the pairing flags of an event (`ORPHAN`, `ECHO`, …)."""
         return self.pairing.flags[position]
 
     def atom(self, position: int) -> int:
-        """The position of the first item of the event's atom."""
+        """Return the position of the first item of the event's atom."""
         return self.pairing.atoms[position]
 
     def calls(self, position: int) -> int:
-        """Return how many tool calls an event asks for, or, below 0, how many it answers.
+        """Return the number of tool calls that an event requests, or minus the number that it answers.
 
-        An event that restates them does neither. An orphan answers none, but a message that is more than a result (a
-        user's message with an orphaned result) says how many it is meant to answer: its kind alone does not.
+        An echo has 0, and so has an orphaned tool result. If the orphan is a message with more than results, such as a
+        user's message, the number is minus the number of its results, because its kind does not show them.
         """
         flags, links = self.pairing.flags[position], self.pairing.links[position]
         if flags & ORPHAN and self.kind(position) is not EventKind.TOOL_RESULT:
             return -len(self.facts(position).closes)
-        return -links if flags & ANSWERS else links
+        return -links if flags & CLOSES else links
 
     @property
     def has_pairs(self) -> bool:
-        """Whether items may belong together: a tool was called, something answers a call, or a model's reasoning."""
+        """Whether an atom may have more than one item: the history has a tool call, a result or reasoning."""
         pairing = self.pairing
         return bool(pairing.span or pairing.incomplete or self.orphans.positions or pairing.dangling)
 
     def offset(self, position: int) -> int:
-        """Bytes of text (UTF-8) in front of an item, from the conversation's start."""
+        """Return the bytes of text (UTF-8) before an item, from the conversation's start."""
         return self.offsets[position]
 
-    def behind(self, size: int) -> int:
-        """The first item with at least so many bytes of text in front of it; the end where there is none."""
+    def position_after(self, size: int) -> int:
+        """Return the first position with at least `size` bytes of text before it; the length if there is none."""
         return bisect_left(self.offsets, size, 0, len(self.events))
 
     def size(self, position: int) -> int:
-        """Bytes of an item's text (UTF-8); an echo has none."""
+        """Return the bytes of an item's text (UTF-8); 0 for an echo."""
         return self._sizes[position]
 
     def newest(self, start: int, end: int, size: int) -> int:
-        """Where the newest of the events ``start`` to ``end`` begin that have so many bytes of text, at least one."""
+        """Return the first position in ``start`` to ``end`` from which the events have at most `size` bytes of text.
+
+        The event before `end` is always included, even if it is longer.
+        """
         return max(start, min(end - 1, bisect_left(self.offsets, self.offsets[end] - size, start, end)))
 
     def has_media(self, position: int) -> bool:
-        """Whether part of an item can only be estimated."""
+        """Return True if an item has media, whose tokens are always an estimate."""
         return bool(self.pairing.flags[position] & MEDIA)
 
     def any_media(self, view: View) -> bool:
-        """Whether part of a view can only be estimated."""
+        """Return True if an item of a view has media, whose tokens are always an estimate."""
         return any(map(view.holds, self._media))
 
     def view_size(self, view: View) -> int:
-        """Bytes of the text (UTF-8) of a view's items."""
+        """Return the bytes of text (UTF-8) of a view's items."""
         if view.column is self.all:
             return sum([self.offsets[stop] - self.offsets[start] for start, stop in view.runs])
         return sum(map(self._sizes.__getitem__, view.positions()))
 
     def digests(self, view: View) -> bytes:
-        """Return what stands for the texts of a view's items: 8 bytes for each, equal in every process."""
+        """Return the digests of a view's items, 8 bytes each, little-endian; they are equal in every process."""
         if view.end > len(self.known_digests):
             self.digest(view.end - 1)
-        found = array("Q", map(self.known_digests.__getitem__, view.positions()))
+        digests = array("Q", map(self.known_digests.__getitem__, view.positions()))
         missing = -1
-        for _ in range(found.count(0)):
-            missing = found.index(0, missing + 1)
-            found[missing] = self.digest(view.position(missing))
+        for _ in range(digests.count(0)):
+            missing = digests.index(0, missing + 1)
+            digests[missing] = self.digest(view.position(missing))
         if sys.byteorder == "big":
-            found.byteswap()
-        return found.tobytes()
+            digests.byteswap()
+        return digests.tobytes()
 
     def digest(self, position: int) -> int:
-        """64 bits that stand for an item's rendered texts, equal in every process."""
+        """Return the 64-bit digest of an item's kind and texts; it is equal in every process."""
         with self.lock:
             missing = position + 1 - len(self.known_digests)
             if missing > 0:
@@ -366,12 +374,12 @@ class History(Sequence[Any]):
             if not self.known_digests[position]:
                 facts = self.facts(position)
                 self.known_digests[position] = text_digest((self.kind(position), *facts.texts))
-                if not self.passing:  # nobody will read them again
+                if not self.keeps_facts:  # no later code needs them
                     self.fresh_facts.pop(position, None)
             return self.known_digests[position]
 
     def table(self, meter: TokenMeter) -> TokenTable:
-        """What `meter` counted of this history."""
+        """Return the token counts of this history by a meter."""
         last, generation, table = self._last_table
         if last is meter and generation == meter.counter.generation and table is not None:
             return table
@@ -379,13 +387,13 @@ class History(Sequence[Any]):
         if table is None:
             with self.lock:
                 table = self._tables.setdefault(meter.key, TokenTable(self, meter))
-                while len(self._tables) > _METERS:
+                while len(self._tables) > _MOST_METERS:
                     del self._tables[next(iter(self._tables))]
         self._last_table = meter, meter.counter.generation, table
         return table
 
     def newest_request(self, view: View) -> int:
-        """The position of the newest user request in a view; −1 where it has none."""
+        """Return the position of the newest user request in a view; −1 if the view has none."""
         requests = self.requests.positions
         for index in range(bisect_left(requests, view.end) - 1, -1, -1):
             if view.holds(requests[index]):
@@ -396,50 +404,50 @@ class History(Sequence[Any]):
 
 
 class ListHistory(History):
-    """The history of a list that somebody else holds, and may hand in again: what was read of its events is kept.
+    """The history of a caller's list, which the caller may pass again; the facts of all events are kept for then.
 
     Args:
         events: The events.
-        facts: What was read of them, where that is known.
+        facts: The facts of the events; None to read them here.
 
     Raises:
-        DescribeError: An event's type has no ``describe()`` row.
+        DescribeError: No reader is registered with `describe` for the type of an event.
     """
 
-    passing = True
+    keeps_facts = True
 
     def __init__(self, events: Iterable[Any] = (), facts: Iterable[EventFacts] | None = None) -> None:
         super().__init__()
-        held = list(events)
-        self.take(held, list(map(describe, held)) if facts is None else facts)
+        items = list(events)
+        self.take(items, list(map(describe, items)) if facts is None else facts)
 
     def take(self, events: Iterable[Any], facts: Iterable[EventFacts]) -> None:
-        """Add events that were read already."""
-        for event, known in zip(events, facts, strict=True):
-            self._add(event, known)
+        """Append events whose facts are known."""
+        for event, event_facts in zip(events, facts, strict=True):
+            self._add(event, event_facts)
 
     def renew(self, events: Sequence[Any]) -> None:
-        """Hold these objects instead of the first ones, which are the same events and say the same."""
+        """Replace the first objects of the history by new objects for the same events with the same content."""
         with self.lock:
             self.events[: len(events)] = events
 
     def reread(self, position: int, facts: EventFacts) -> None:
-        """An event says the same as before, and has been given an id since."""
+        """Replace the facts of an event that received an id after it was read; its content is the same."""
         self.fresh_facts[position] = facts
 
 
 def _size_of(texts: Iterable[str]) -> int:
-    """Return the bytes of texts in UTF-8."""
+    """Return the number of bytes of texts in UTF-8."""
     return sum([len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass")) for text in texts])
 
 
-def unknown_part(event_type: type, part: str) -> DescribeError:
-    """What a strict reader says to an event with a part of a type that nobody knows."""
+def unknown_part_error(event_type: type, part: str) -> DescribeError:
+    """Return the error for an event with a part of an unknown type in a strict history."""
     return DescribeError(event_type, f"it has a part of type {part!r}, which nobody knows, and 'strict' is asked for")
 
 
 def text_digest(texts: Iterable[str]) -> int:
-    """64 bits (never 0) that stand for these texts."""
+    """Return a 64-bit digest of texts; never 0, which means that a digest is missing."""
     state = hashlib.blake2b(digest_size=8)
     for text in texts:
         raw = text.encode("utf-8", "surrogatepass")

@@ -1,4 +1,4 @@
-"""Events that were read when they were made: the items of blocks, which are laid out anew on every turn."""
+"""Events that contain their facts: the items of blocks, which are laid out again on every turn."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class ReadEvent:
-    """An event that says what it says for as long as it lives.
+    """An immutable event with known facts.
 
     Args:
-        facts: What it says.
+        facts: The facts of the event.
     """
 
     __slots__ = ("facts",)
@@ -65,10 +65,10 @@ class ReadEvents(Sequence[Any]):
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             low, high, step = index.indices(len(self))
-            found: list[Any] = []
+            selected: list[Any] = []
             for first, (events, start, stop) in zip(self.starts, self.parts, strict=False):
-                found += events[start + max(0, low - first) : max(start, min(stop, start + high - first))]
-            return found if step == 1 else list(self)[index]
+                selected += events[start + max(0, low - first) : max(start, min(stop, start + high - first))]
+            return selected if step == 1 else list(self)[index]
         position = range(len(self))[index]
         part = bisect_right(self.starts, position) - 1
         return self.parts[part][0][self.parts[part][1] + position - self.starts[part]]
@@ -78,19 +78,19 @@ class ReadEvents(Sequence[Any]):
 
 
 class ReadHistory(ListHistory):
-    """The history of one turn's events, which reads its columns once somebody asks for one.
+    """The history of one turn's events, whose columns are computed on the first access to one of them.
 
     Args:
         events: The events.
     """
 
     def __init__(self, events: ReadEvents) -> None:
-        self.events = cast("list[Any]", events)  # which is only read
+        self.events = cast("list[Any]", events)  # a read-only sequence
         self.all = ascending(len(events))
-        self.lock = new_lock(self, ReadHistory._read_again)
+        self.lock = new_lock(self, ReadHistory._reset_after_fork)
         self.strict = False
         self.of_dicts = False
-        #: Of no assembly's events the next one's go on from, so that no bill is compared with what was counted.
+        #: None, because the next turn does not extend this one: no billed number is compared with counted tokens.
         self.billed = None
         self._tables = {}
         self._last_table: tuple[Any, int, TokenTable | None] = (None, 0, None)
@@ -98,20 +98,20 @@ class ReadHistory(ListHistory):
     def __getattr__(self, name: str) -> Any:
         if name not in _COLUMNS:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-        read = ListHistory(self.events, [event.facts for event in self.events])
-        for column, held in vars(read).items():
-            vars(self).setdefault(column, held)
+        history = ListHistory(self.events, [event.facts for event in self.events])
+        for column, value in vars(history).items():
+            vars(self).setdefault(column, value)
         return vars(self)[name]
 
     def facts(self, position: int) -> EventFacts:
         facts: EventFacts = self.events[position].facts
         return facts
 
-    def _read_again(self) -> None:
-        """A fork caught another thread while it was counting here."""
+    def _reset_after_fork(self) -> None:
+        """Discard the token counts: the process was forked while another thread was counting."""
         self._tables = {}
         self._last_table = (None, 0, None)
 
 
-#: What is read of a history's events beside them.
+#: The attributes of a history, which `ReadHistory` sets on the first access.
 _COLUMNS = frozenset(vars(History()))

@@ -1,4 +1,4 @@
-"""What one meter counted of a history: the tokens of every event, and sums of them that need not be added up again."""
+"""The token counts of a history's events by one meter, and their cumulative sums."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
     from otel_assembly.history.history import History
     from otel_assembly.tokens import TokenMeter
 
-#: Of what arrives at once, the newest so many bytes of text are counted; the tokens of what is older are estimated.
+#: If more new text (bytes) than this is counted in one call, only the newest part is; older events get an estimate.
 MOST_COUNTED: Final = 4 * 1024 * 1024
-#: New text of more bytes than this is counted in a thread where that can be waited for: some three milliseconds.
+#: New text of more bytes than this (about 3 ms of counting) is counted in a thread if the caller is asynchronous.
 _MOST_IN_PLACE: Final = 64 * 1024
-#: Threads in which one meter counts at the same time, for each event loop.
+#: The most threads per event loop in which one meter counts concurrently.
 _MOST_THREADS: Final = 4
-#: Bytes of text in a token, where nothing that was counted says it of this conversation.
+#: The assumed bytes of text per token if no event of the call was counted.
 _BYTES_PER_TOKEN: Final = 4
-#: By the flags of an event, whether it calls tools or answers them; any other is an atom of its own.
+#: By the flags of an event, whether it can belong to an atom of several events.
 _IS_PAIRED: Final = bytes(bool(flags & PAIRED) for flags in range(256))
 
 
 class TokenTable:
-    """One meter's counts of one history.
+    """The token counts of one history by one meter.
 
-    Every event has its tokens when it arrives. Where more text arrives at once than is counted, the oldest have an
-    estimate until somebody asks for their exact number; so has a text that the counter could not count.
+    New events are counted by `arrive`. If they have more text than `MOST_COUNTED`, the oldest of them have an estimate
+    until a caller needs the exact number. So do events that the counter failed to count.
 
     Attributes:
         estimated: The positions whose tokens are an estimate, as runs.
-        corrected: The positions that had an estimate and have been counted since, in that order.
+        corrected: The positions whose estimate was replaced by an exact number, in the order of replacement.
     """
 
     __slots__ = ("_atoms", "_counts", "_history", "_meter", "_sums", "corrected", "estimated")
@@ -49,9 +49,9 @@ class TokenTable:
         self._history = history
         self._meter = meter
         self._counts = array("I")
-        #: For each column in use, the tokens in front of each of its indexes.
+        #: By column in use, the tokens before each index of the column.
         self._sums: dict[Column, array[int]] = {}
-        #: The same for whole atoms, and how many changes of atoms are in them.
+        #: By column, the sums that `atoms` returns, and the length of `Pairing.changed` at that time.
         self._atoms: dict[Column, tuple[array[int], int]] = {}
         self.estimated: list[Run] = []
         self.corrected = array("I")
@@ -68,37 +68,37 @@ class TokenTable:
             return self._counts
         history = self._history
         first = start if self.uncounted(end) <= MOST_COUNTED else history.newest(start, end, MOST_COUNTED)
-        found, failed = self._count(range(first, end))
+        tokens, failed = self._count(range(first, end))
         estimates = [*range(start, first), *failed]
         if estimates:
-            size, tokens = history.offset(end) - history.offset(first), sum(found)
-            bytes_per_token = size / tokens if size and tokens else _BYTES_PER_TOKEN
-            found = [0] * (first - start) + found
+            size, total = history.offset(end) - history.offset(first), sum(tokens)
+            bytes_per_token = size / total if size and total else _BYTES_PER_TOKEN
+            tokens = [0] * (first - start) + tokens
             for position in estimates:
-                found[position - start] = round(history.size(position) / bytes_per_token)
+                tokens[position - start] = round(history.size(position) / bytes_per_token)
         with history.lock:
-            here = len(self._counts)  # another thread may have counted meanwhile
-            self._counts.extend(found[max(0, here - start) :])
+            length = len(self._counts)  # another thread may have counted the same events
+            self._counts.extend(tokens[max(0, length - start) :])
             if estimates:
-                self.estimated = merged([*self.estimated, *to_runs(at for at in estimates if at >= here)])
+                self.estimated = merged([*self.estimated, *to_runs(at for at in estimates if at >= length)])
         return self._counts
 
     def _count(self, positions: Sequence[int]) -> tuple[list[int], list[int]]:
         """Return the tokens of events, and the positions of those that could not be counted."""
         history, count, flags = self._history, self._meter.event, self._history.pairing.flags
         facts = history.fresh_facts
-        found: list[int] = []
+        tokens: list[int] = []
         failed: list[int] = []
         for position in positions:
             try:
-                found.append(0 if flags[position] & ECHO else count(facts.get(position) or history.facts(position)))
-            except Exception:  # noqa: BLE001  # it is raised where somebody needs the exact number
-                found.append(0)
+                tokens.append(0 if flags[position] & ECHO else count(facts.get(position) or history.facts(position)))
+            except Exception:  # noqa: BLE001  # `exact` and `tokens` count the event again, and raise the error
+                tokens.append(0)
                 failed.append(position)
-        return found, failed
+        return tokens, failed
 
     def known(self, position: int) -> int:
-        """The tokens of an event; an estimate where it is one of `estimated`."""
+        """Return the tokens of an event; an estimate if it is in `estimated`."""
         return self._counts[position] if position < len(self._counts) else self.arrive(position + 1)[position]
 
     def tokens(self, position: int) -> int:
@@ -117,7 +117,7 @@ class TokenTable:
             )
 
     def estimates(self, view: View) -> int:
-        """How many of a view's events have an estimate."""
+        """Return the number of a view's events with an estimate."""
         return sum([stop - start for start, stop in self._estimates(view)]) if self.estimated else 0
 
     def _estimates(self, view: View) -> list[Run]:
@@ -126,12 +126,12 @@ class TokenTable:
         return intersection(view.runs, joined((index(start), index(stop)) for start, stop in self.estimated))
 
     def _correct(self, positions: Iterable[int]) -> None:
-        """Count what has an estimate so far."""
+        """Replace the estimates of events by exact numbers, and discard the sums that include them."""
         history, meter = self._history, self._meter
         for start, stop in to_runs(sorted(positions)):
-            found = [meter.event(history.facts(position)) for position in range(start, stop)]
+            tokens = [meter.event(history.facts(position)) for position in range(start, stop)]
             with history.lock:
-                self._counts[start:stop] = array("I", found)
+                self._counts[start:stop] = array("I", tokens)
                 self.estimated = difference(self.estimated, [(start, stop)])
                 self.corrected.extend(range(start, stop))
                 for column, sums in self._sums.items():
@@ -141,7 +141,7 @@ class TokenTable:
                     del sums[column.index(first) + 1 :]
 
     def sums(self, column: Column) -> array[int]:
-        """The tokens in front of each index of a column, and of all of it."""
+        """Return the tokens before each index of a column, and as the last entry those of the whole column."""
         sums = self._sums.get(column)
         length = len(column)
         if sums is None or len(sums) <= length:
@@ -157,43 +157,50 @@ class TokenTable:
         return sums
 
     def atoms(self, column: Column) -> array[int]:
-        """As `sums`, of whole atoms: what one takes stands where it begins.
+        """Return the same sums as `sums`, but with all tokens of an atom at the index of its first event.
 
-        Nothing stands for an orphan, nor for an atom with an unanswered call.
+        Orphans, atoms with an unanswered call and separated reasoning count as 0 tokens.
         """
         changed, length = self._history.pairing.changed, len(column)
-        sums, seen = self._atoms.get(column) or (array("Q", [0]), 0)
-        if len(sums) > length and seen == len(changed):
+        sums, processed = self._atoms.get(column) or (array("Q", [0]), 0)
+        if len(sums) > length and processed == len(changed):
             return sums
         counts = self.arrive(len(self._history.events))
         with self._history.lock:
-            if seen < len(changed):
-                del sums[column.index(min(changed[seen:])) + 1 :]
+            if processed < len(changed):
+                del sums[column.index(min(changed[processed:])) + 1 :]
             known = len(sums) - 1
             positions = column.positions[known:length]
-            taken = [counts[position] for position in positions]
+            tokens = [counts[position] for position in positions]
             if self._history.has_pairs:
-                self._gather(column, known, taken)
-            sums.extend(islice(accumulate(taken, initial=sums[-1]), 1, None))
+                self._move_to_atoms(column, known, tokens)
+            sums.extend(islice(accumulate(tokens, initial=sums[-1]), 1, None))
             if column.until is None:
                 self._atoms[column] = sums, len(changed)
         return sums
 
-    def _gather(self, column: Column, start: int, taken: list[int]) -> None:
-        """Move what the events of an atom take to where it begins; in front of the start it stands already."""
-        pairing, positions = self._history.pairing, column.positions[start : start + len(taken)]
+    def _move_to_atoms(self, column: Column, start: int, tokens: list[int]) -> None:
+        """Move the tokens of each event to the first event of its atom.
+
+        Args:
+            column: The column.
+            start: The index of the column that `tokens` begins with. If an atom begins before it, the sums before it
+                include the whole atom already.
+            tokens: The tokens of the events from `start`; changed in place.
+        """
+        pairing, positions = self._history.pairing, column.positions[start : start + len(tokens)]
         paired = bytes(map(pairing.flags.__getitem__, positions)).translate(_IS_PAIRED)
-        for at in compress(range(len(taken)), paired):
-            position = positions[at]
+        for index in compress(range(len(tokens)), paired):
+            position = positions[index]
             atom = pairing.atoms[position]
             if pairing.flags[position] & ORPHAN or atom in pairing.incomplete or atom in pairing.dangling:
-                taken[at] = 0
-            elif atom != position and taken[at]:
+                tokens[index] = 0
+            elif atom != position and tokens[index]:
                 first = column.index(atom)
                 if column.positions[first] == atom:
                     if first >= start:
-                        taken[first - start] += taken[at]
-                    taken[at] = 0
+                        tokens[first - start] += tokens[index]
+                    tokens[index] = 0
 
     def follow(self, column: Column, edited: Column, index: int) -> None:
         """Use the sums of a column for the column that replaces it, up to the index at which they differ."""
@@ -219,32 +226,32 @@ class TokenTable:
         return sum([sums[stop] - sums[start] for start, stop in runs])
 
     def each(self, view: View) -> list[int]:
-        """The tokens of every event of a view, in its order."""
+        """Return the tokens of every event of a view, in its order."""
         return list(map(self.arrive(view.end).__getitem__, view.positions()))
 
     def by_kind(self, view: View) -> list[int]:
-        """The tokens of a view's events, added up by kind, in the order of `EventKind`."""
+        """Return the total tokens of a view's events by kind, in the order of `EventKind`."""
         sums, codes, counts = [0] * len(EventKind), self._history.kind_codes, self.arrive(view.end)
         for position in view.positions():
             sums[codes[position]] += counts[position]
         return sums
 
 
-#: A limit for each meter: a counter that hangs holds up the conversations that it counts, and no others.
+#: The thread limit of each meter. It is per meter, so that a counter that hangs delays no conversation of other meters.
 _limits: Final[WeakKeyDictionary[TokenMeter, ThreadLimit]] = WeakKeyDictionary()
 
 
 def _threads(meter: TokenMeter) -> ThreadLimit:
-    from otel_assembly._internal.threads import ThreadLimit  # most turns count too little for a thread
+    from otel_assembly._internal.threads import ThreadLimit  # lazy, because most turns need no thread
 
     limit = _limits.get(meter)
     return limit if limit is not None else _limits.setdefault(meter, ThreadLimit("tokens", _MOST_THREADS))
 
 
 async def arrive(view: View, meter: TokenMeter, *, in_place: bool = False) -> None:
-    """Count what is new in a view's history; so much of it that an event loop would feel it in a thread.
+    """Count the new events of a view's history, in a thread if they would block the event loop for long.
 
-    If `in_place` is true, the caller is synchronous: no event loop is there to feel it.
+    If `in_place` is true, the caller is synchronous and no thread is used.
     """
     table = view.history.table(meter)
     if not in_place and min(table.uncounted(view.end), MOST_COUNTED) > _MOST_IN_PLACE:
@@ -255,7 +262,7 @@ async def arrive(view: View, meter: TokenMeter, *, in_place: bool = False) -> No
 async def count_estimates(view: View, meter: TokenMeter, *, in_place: bool = False) -> None:
     """Count, in a thread unless `in_place` is true, the events of a view whose tokens are an estimate.
 
-    A counter that fails is asked again, and says so, where somebody needs the number.
+    Errors of the counter are ignored here; they are raised when a caller needs the exact number.
     """
     table = view.history.table(meter)
     if table.estimated and table.estimates(view):

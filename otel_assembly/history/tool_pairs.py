@@ -1,15 +1,17 @@
-"""Which tool result answers which tool call: one rule, in one place, that every reducer uses.
+"""Pair tool results with tool calls: the one rule that every policy uses.
 
-A result pairs with the nearest earlier unanswered call of its id, for ids repeat within conversations. A call with all
-its results is an *atom*, kept or dropped together; so is any other event, alone. A model's reasoning that is an item of
-its own belongs to the atom of the item behind it, a message or a call, because providers refuse either without the
-other. A result that finds no open call is an orphan for good. A call without a result is *pending* while no later
-response exists, or while it explicitly awaits an approval (its message then waits whole); else it is an orphan until
-its result comes, however late. What restates a call or a result (an *echo*) belongs to the atom that it echoes; if it
-echoes several, they are one from then on.
+- A result answers the nearest earlier unanswered call with its id, because ids repeat within conversations. A result
+  without such a call is *orphaned*, and stays so.
+- An *atom* is a set of items that are kept or dropped together: an item with calls and all their results, or any other
+  item alone. Reasoning that is an item of its own belongs to the atom of the next item (a message or a call), because
+  providers reject either without the other.
+- A call without a result is *pending* until a later response exists, or while it explicitly awaits an approval; its
+  whole message is then pending. Otherwise it is *abandoned* until a late result answers it.
+- An *echo* restates a call or a result, and belongs to the atom that it restates. If it restates several atoms, they
+  become one.
 
-`Pairing` reads a conversation once, as it grows. What a part of it has lost is found at the part's edges (`broken_in`),
-not by reading all of it.
+`Pairing` reads a conversation once, as it grows. To find the pairs that a selection cuts in two, `broken_in` reads only
+the events at the selection's edges.
 """
 
 from __future__ import annotations
@@ -25,68 +27,70 @@ from otel_assembly.messages.event_facts import EventFacts, EventKind
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-#: Flags of an item.
+#: Flags of an item. An orphan is a result without a call; an abandoned call is not flagged, since it may be answered.
 ORPHAN: Final = 1
 ECHO: Final = 2
-#: Reasoning, or the item behind it.
+#: Reasoning, or the item that follows it.
 REASONED: Final = 4
 MEDIA: Final = 8
-ANSWERS: Final = 16
-ASKS: Final = 32
+#: The item answers tool calls.
+CLOSES: Final = 16
+#: The item requests tool calls.
+OPENS: Final = 32
 RESPONSE: Final = 64
-#: What is set of an event that can belong to an atom of several.
-PAIRED: Final = ORPHAN | ECHO | REASONED | ANSWERS | ASKS
-#: What is set of an event that calls tools or answers them.
-CALLS: Final = ORPHAN | ECHO | ANSWERS | ASKS
+#: The flags of an item that can belong to an atom of several items.
+PAIRED: Final = ORPHAN | ECHO | REASONED | CLOSES | OPENS
+#: The flags of an item that requests, answers or restates tool calls.
+CALLS: Final = ORPHAN | ECHO | CLOSES | OPENS
 
 _RESPONSE: Final = EventKind.RESPONSE
 _TOOL_RESULT: Final = EventKind.TOOL_RESULT
-#: What a model answers with: reasoning belongs to the next of these.
+#: The kinds of a model's output; reasoning belongs to the next item of these kinds.
 _OUTPUT: Final = frozenset({EventKind.RESPONSE, EventKind.TOOL_CALL})
-#: What is not sent, and so stands between no two items.
+#: The kinds that are not sent, so that they do not separate reasoning from the next item.
 _UNSENT: Final = frozenset({EventKind.ALERT, EventKind.OTHER})
-#: An event that restates a result comes soon after it: only so many ids of answered calls are remembered for it.
-_ECHO_MEMORY: Final = 4096
+#: The most ids of answered calls that are kept to recognize echoes of results, which follow their results closely.
+_MOST_ANSWERED: Final = 4096
 
 
 class Pairing:
-    """Atoms and orphans of a growing conversation; items are named by position.
+    """The atoms and orphans of a growing conversation. Items are given by their position in it.
 
     Attributes:
-        atoms: The position of the first item of each item's atom.
-        flags: `ORPHAN`, `ECHO`, `ASKS`, `ANSWERS` … of each item.
-        links: How many calls an item opens, or how many it closes.
-        incomplete: Of each atom with unanswered calls, by its position: all its items so far.
-        joined: Of each atom that was made of several, how many calls it opens.
-        reasoned: Of each atom with reasoning, how many items of it are reasoning or the item behind that.
+        atoms: By item, its atom: the position of the atom's first item.
+        flags: By item, its flags (`ORPHAN`, `ECHO`, `OPENS`, `CLOSES`, …).
+        links: By item, the number of calls that it requests or answers; at most 65535.
+        incomplete: By atom with unanswered calls, its items so far.
+        joined: By atom that was joined from several, the number of calls that it requests.
+        reasoned: By atom with reasoning, the number of its items that are reasoning or follow reasoning.
         dangling: The atoms of reasoning that no item of the same answer follows.
-        changed: The atoms that had their last call answered, or became one of several, each time.
-        given_up: The items that ask for something that nobody has answered, and nobody will; ascending.
-        turned: The items of each atom that the newest item may have made sendable, or unsendable.
+        changed: The atoms that became complete, gained reasoning, or were joined or separated; once per change.
+        abandoned: The items with an unanswered call before the newest response that awaits no approval; ascending.
+        affected_atoms: The items of each atom that the newest item may have made sendable or unsendable.
         last_response: The position of the newest response; −1 while there is none.
-        span: How far an item stands behind the first item of its atom, at most.
+        span: The largest distance of an item from the first item of its atom.
     """
 
     __slots__ = (
         "_answered",
-        "_answering",
         "_awaits",
+        "_in_answer",
+        "_last_reasoning",
         "_missing",
         "_open",
         "_unanswered",
-        "_waiting",
+        "abandoned",
+        "affected_atoms",
         "atoms",
         "changed",
         "dangling",
         "flags",
-        "given_up",
         "incomplete",
         "joined",
         "last_response",
         "links",
         "reasoned",
         "span",
-        "turned",
     )
 
     def __init__(self) -> None:
@@ -95,55 +99,58 @@ class Pairing:
         self.links = array("H")
         self.incomplete: dict[int, list[int]] = {}
         self.changed = array("I")
-        self.given_up = array("I")
-        self.turned: Sequence[Sequence[int]] = ()
+        self.abandoned = array("I")
+        self.affected_atoms: Sequence[Sequence[int]] = ()
         self.last_response = -1
         self.span = 0
-        # By id, the items that asked and wait, oldest first; by item, how many of its calls wait; by atom, the same.
+        #: By call id, the items with an unanswered call of this id, oldest first.
         self._open: dict[str, list[int]] = {}
+        #: By item, the number of its unanswered calls.
         self._unanswered: dict[int, int] = {}
+        #: By atom, the number of its unanswered calls.
         self._missing: dict[int, int] = {}
         #: By item, the ids of its unanswered calls that explicitly await an approval.
         self._awaits: dict[int, list[str]] = {}
         self.joined: dict[int, int] = {}
+        #: By id of an answered call, the item that requested it.
         self._answered: OrderedDict[str, int] = OrderedDict()
         self.reasoned: dict[int, int] = {}
         self.dangling: set[int] = set()
-        #: The reasoning at the end that waits for the item behind it.
-        self._waiting: list[int] = []
+        #: The reasoning at the end, which belongs to the next item.
+        self._last_reasoning: list[int] = []
         #: Whether the newest item that is sent is part of a model's answer.
-        self._answering = False
+        self._in_answer = False
 
     def frozen(self) -> Pairing:
-        """What it says now, to be asked while this one grows; nothing is put behind it any more."""
+        """Return a copy to query while the original grows. No item may be appended to the copy."""
         copied = Pairing()
         copied.atoms, copied.flags, copied.links = self.atoms[:], self.flags[:], self.links[:]
         copied.incomplete = {atom: list(members) for atom, members in self.incomplete.items()}
         copied.last_response, copied.span = self.last_response, self.span
         copied._unanswered, copied._missing = dict(self._unanswered), dict(self._missing)
-        copied._awaits = {ask: list(calls) for ask, calls in self._awaits.items()}
+        copied._awaits = {caller: list(calls) for caller, calls in self._awaits.items()}
         copied.joined = dict(self.joined)
         copied.reasoned, copied.dangling = dict(self.reasoned), set(self.dangling)
         return copied
 
     def append(self, facts: EventFacts) -> int:
-        """Take the next item; its flags are returned."""
+        """Add the next item and return its flags."""
         position = len(self.atoms)
         atom, flags, links = position, 0, 0
         kind = facts.kind
-        self.turned = ()
+        self.affected_atoms = ()
         if facts.opens:
-            atom, flags, links = self._call(position, facts)
+            atom, flags, links = self._add_call(position, facts)
         elif facts.closes or kind == _TOOL_RESULT:
-            atom, flags, links = self._result(position, facts)
-        # Reasoning between the calls of one answer gives none of them up: they still run.
-        if kind == _RESPONSE and not (facts.is_reasoning and self._answering):
-            self._give_up(position)
+            atom, flags, links = self._add_result(position, facts)
+        # Reasoning between the calls of one answer abandons none of them, because they still run.
+        if kind == _RESPONSE and not (facts.is_reasoning and self._in_answer):
+            self._abandon_calls(position)
             flags |= RESPONSE
-        if facts.is_reasoning or self._waiting:
-            atom, flags = self._reason(position, atom, flags, facts)
+        if facts.is_reasoning or self._last_reasoning:
+            atom, flags = self._join_reasoning(position, atom, flags, facts)
         if kind not in _UNSENT:
-            self._answering = kind in _OUTPUT
+            self._in_answer = kind in _OUTPUT
         if facts.media_tokens:
             flags |= MEDIA
         if atom != position:
@@ -153,56 +160,57 @@ class Pairing:
         self.links.append(links if links < 0xFFFF else 0xFFFF)
         return flags
 
-    def _reason(self, position: int, atom: int, flags: int, facts: EventFacts) -> tuple[int, int]:
-        """Join an item with the reasoning in front of it; reasoning waits for the item behind it."""
-        waiting = self._waiting
-        if not waiting:
-            waiting.append(position)
+    def _join_reasoning(self, position: int, atom: int, flags: int, facts: EventFacts) -> tuple[int, int]:
+        """Join an item with the reasoning before it, and return the item's atom and flags."""
+        reasoning = self._last_reasoning
+        if not reasoning:
+            reasoning.append(position)
             self.reasoned[position] = 1
             return position, flags | REASONED
-        first = waiting[0]
+        first = reasoning[0]
         if facts.is_reasoning:
-            waiting.append(position)
+            reasoning.append(position)
         elif facts.kind not in _OUTPUT or flags & ORPHAN:
             if facts.kind not in _UNSENT:
                 self.dangling.add(first)
                 self.changed.append(first)
-                self.turned = [*self.turned, waiting[:]]
-                self._waiting = []
+                self.affected_atoms = [*self.affected_atoms, reasoning[:]]
+                self._last_reasoning = []
             return atom, flags
         elif flags & ECHO:
             return atom, flags
         else:
-            self._waiting = []
+            self._last_reasoning = []
             if atom != position:  # it answers calls of an earlier atom
                 first = self._join({first, atom})
             elif position in self.incomplete:
-                self.incomplete[first] = [*waiting, *self.incomplete.pop(position)]
+                self.incomplete[first] = [*reasoning, *self.incomplete.pop(position)]
                 self._missing[first] = self._missing.pop(position)
         self.reasoned[first] += 1
         self.changed.append(first)
         return first, flags | REASONED
 
     def answered_by(self, facts: EventFacts) -> list[int]:
-        """The items that asked for what an item answers that may come next: one for each of the calls that it closes.
+        """Return, for each call that a possible next item answers, the item that requested the call.
 
-        −1 where nobody waits for that answer: it restates one, or is an orphan.
+        −1 if no such call is unanswered: the answer is then an echo or an orphan.
         """
-        waiting = {call: list(self._open.get(call, ())) for call in facts.closes}
-        return [waiting[call].pop() if waiting[call] else -1 for call in facts.closes]
+        callers = {call: list(self._open.get(call, ())) for call in facts.closes}
+        return [callers[call].pop() if callers[call] else -1 for call in facts.closes]
 
-    def _call(self, position: int, facts: EventFacts) -> tuple[int, int, int]:
+    def _add_call(self, position: int, facts: EventFacts) -> tuple[int, int, int]:
+        """Add an item that requests or restates calls, and return its atom, flags and links."""
         if facts.restates and all(self._open.get(call) for call in facts.opens):
-            asked = {call: self._open[call][-1] for call in facts.opens}
+            callers = {call: self._open[call][-1] for call in facts.opens}
             for call in facts.awaiting:
-                awaits = self._awaits.setdefault(asked[call], [])
+                awaits = self._awaits.setdefault(callers[call], [])
                 if call not in awaits:
                     awaits.append(call)
-            atom = self._join({self.atoms[ask] for ask in asked.values()})
-            for ask in asked.values():
-                self._judge(ask)
+            atom = self._join({self.atoms[caller] for caller in callers.values()})
+            for caller in callers.values():
+                self._update_abandoned(caller)
             self.incomplete[atom].append(position)
-            self.turned = [self.incomplete[atom]]
+            self.affected_atoms = [self.incomplete[atom]]
             return atom, ECHO, 0
         for call in facts.opens:
             self._open.setdefault(call, []).append(position)
@@ -211,82 +219,85 @@ class Pairing:
             self._awaits[position] = awaiting
         self._unanswered[position] = self._missing[position] = len(facts.opens)
         self.incomplete[position] = [position]
-        return position, ASKS, len(facts.opens)
+        return position, OPENS, len(facts.opens)
 
-    def _result(self, position: int, facts: EventFacts) -> tuple[int, int, int]:
-        taken: list[tuple[str, int]] = []
-        asks: set[int] = set()
+    def _add_result(self, position: int, facts: EventFacts) -> tuple[int, int, int]:
+        """Add an item with results, and return its atom, flags and links; an orphan if one result has no call."""
+        answered: list[tuple[str, int]] = []
+        callers: set[int] = set()
         for call in facts.closes:
-            waiting = self._open.get(call)
-            if waiting:
-                taken.append((call, waiting.pop()))
-                asks.add(taken[-1][1])
+            unanswered = self._open.get(call)
+            if unanswered:
+                answered.append((call, unanswered.pop()))
+                callers.add(answered[-1][1])
             elif facts.restates and call in self._answered:
-                asks.add(self._answered[call])
+                callers.add(self._answered[call])
             else:
-                asks.clear()
+                callers.clear()
                 break
-        if not asks:
-            for untaken, ask in reversed(taken):
-                self._open[untaken].append(ask)
+        if not callers:
+            for call, caller in reversed(answered):
+                self._open[call].append(caller)
             return position, ORPHAN, 0
-        atom = self._join({self.atoms[ask] for ask in asks})
-        for call, ask in taken:
-            self._answer(call, ask, atom)
+        atom = self._join({self.atoms[caller] for caller in callers})
+        for call, caller in answered:
+            self._answer(call, caller, atom)
         if atom in self.incomplete:
             self.incomplete[atom].append(position)
-            self.turned = [self.incomplete[atom]]
+            self.affected_atoms = [self.incomplete[atom]]
             if not self._missing[atom]:
                 del self._missing[atom], self.incomplete[atom]
                 self.changed.append(atom)
-        return atom, ANSWERS if taken else ECHO, len(taken)
+        return atom, CLOSES if answered else ECHO, len(answered)
 
-    def _answer(self, call: str, ask: int, atom: int) -> None:
-        waiting = self._open.get(call, ())
-        if not waiting:
+    def _answer(self, call: str, caller: int, atom: int) -> None:
+        """Count a call of an item as answered; `_open` does not have it any more."""
+        unanswered = self._open.get(call, ())
+        if not unanswered:
             self._open.pop(call, None)
         self._missing[atom] -= 1
-        self._unanswered[ask] -= 1
-        if not self._unanswered[ask]:
-            del self._unanswered[ask]
-        awaits = self._awaits.get(ask)
+        self._unanswered[caller] -= 1
+        if not self._unanswered[caller]:
+            del self._unanswered[caller]
+        awaits = self._awaits.get(caller)
         if awaits:
-            # Of two calls of one id, the one that waits for nobody is answered first.
-            while awaits.count(call) > waiting.count(ask):
+            # If an item has two calls of one id, the one that awaits no approval is answered first.
+            while awaits.count(call) > unanswered.count(caller):
                 awaits.remove(call)
             if not awaits:
-                del self._awaits[ask]
-        self._judge(ask)
-        self._answered[call] = ask
+                del self._awaits[caller]
+        self._update_abandoned(caller)
+        self._answered[call] = caller
         self._answered.move_to_end(call)
-        if len(self._answered) > _ECHO_MEMORY:
+        if len(self._answered) > _MOST_ANSWERED:
             self._answered.popitem(last=False)
 
-    def _give_up(self, response: int) -> None:
-        """A response came: the calls in front of it that are open and do not await an approval have been given up."""
-        before, self.last_response = self.last_response, response
-        asks: list[int] = []
-        for ask in reversed(self._unanswered):
-            if ask < before:
+    def _abandon_calls(self, response: int) -> None:
+        """Mark the unanswered calls before a new response as abandoned, except those that await an approval."""
+        previous, self.last_response = self.last_response, response
+        callers: list[int] = []
+        for caller in reversed(self._unanswered):
+            if caller < previous:
                 break
-            if ask < response and ask not in self._awaits:
-                asks.append(ask)
-        if asks:
-            self.given_up.extend(reversed(asks))
-            self.turned = [*self.turned, *(self.incomplete[atom] for atom in {self.atoms[ask] for ask in asks})]
+            if caller < response and caller not in self._awaits:
+                callers.append(caller)
+        if callers:
+            self.abandoned.extend(reversed(callers))
+            atoms = {self.atoms[caller] for caller in callers}
+            self.affected_atoms = [*self.affected_atoms, *(self.incomplete[atom] for atom in atoms)]
 
-    def _judge(self, ask: int) -> None:
-        """One of an item's calls was answered, or said to await an approval: it is given up now, or no more."""
-        place = bisect_left(self.given_up, ask)
-        held = place < len(self.given_up) and self.given_up[place] == ask
-        given_up = ask < self.last_response and ask in self._unanswered and ask not in self._awaits
-        if given_up and not held:
-            self.given_up.insert(place, ask)
-        elif held and not given_up:
-            del self.given_up[place]
+    def _update_abandoned(self, caller: int) -> None:
+        """Add an item to the abandoned ones or remove it, after a call of it was answered or awaits an approval."""
+        index = bisect_left(self.abandoned, caller)
+        is_listed = index < len(self.abandoned) and self.abandoned[index] == caller
+        is_abandoned = caller < self.last_response and caller in self._unanswered and caller not in self._awaits
+        if is_abandoned and not is_listed:
+            self.abandoned.insert(index, caller)
+        elif is_listed and not is_abandoned:
+            del self.abandoned[index]
 
     def _join(self, atoms: set[int]) -> int:
-        """The one atom that several become because an item belongs to all of them; its position is returned."""
+        """Join atoms that have an item in common, and return the joined atom."""
         first = min(atoms)
         if len(atoms) > 1:
             self.changed.append(first)
@@ -296,7 +307,7 @@ class Pairing:
             reasoned = sum(self.reasoned.pop(atom, 0) for atom in atoms)
             if reasoned:
                 self.reasoned[first] = reasoned
-            self.joined[first] = sum(self.links[position] for position in members if self.flags[position] & ASKS)
+            self.joined[first] = sum(self.links[position] for position in members if self.flags[position] & OPENS)
             missing = 0
             for atom in atoms:
                 missing += self._missing.pop(atom, 0)
@@ -306,15 +317,19 @@ class Pairing:
         return first
 
     def members(self, atom: int) -> list[int]:
-        """All items of an atom so far, in order."""
-        return [position for position, one in enumerate(self.atoms[atom : atom + self.span + 1], atom) if one == atom]
+        """Return all items of an atom so far, in order."""
+        atoms = enumerate(self.atoms[atom : atom + self.span + 1], atom)
+        return [position for position, item_atom in atoms if item_atom == atom]
 
     def is_sendable(self, position: int, newest_response: int) -> bool:
-        """Whether an item may stand in a prompt: it is no orphan, nor in an atom with a call that nobody will answer.
+        """Return True if an item may be sent.
+
+        Orphans, reasoning without its next item, and items of an atom with an abandoned call may not be sent.
 
         Args:
             position: The item.
-            newest_response: The newest response in sight: an unanswered call in front of it has been given up.
+            newest_response: The newest response of the selection that is sent; −1 if it has none. Unanswered calls
+                before that response are abandoned.
         """
         if self.flags[position] & ORPHAN or self.atoms[position] in self.dangling:
             return False
@@ -328,10 +343,10 @@ class Pairing:
         return False
 
     def pending_calls(self, newest_response: int) -> list[int]:
-        """Items of the atoms with a call that explicitly awaits an approval and has no result yet, in order."""
+        """Return the items of the atoms with an unanswered call that explicitly awaits an approval, in order."""
         if not self._awaits:
             return []
-        atoms = {self.atoms[ask] for ask in list(self._awaits)}
+        atoms = {self.atoms[caller] for caller in list(self._awaits)}
         return sorted(
             position
             for members in [tuple(self.incomplete.get(atom, ())) for atom in atoms]
@@ -340,19 +355,25 @@ class Pairing:
         )
 
     def open_items(self, newest_response: int) -> Iterator[int]:
-        """Items of the atoms with an unanswered call that may stand in a prompt all the same."""
-        asks = list(self._awaits)
-        for ask in reversed(self._unanswered):
-            if ask < newest_response:
+        """Yield the items of the atoms whose unanswered calls are all pending, so that they may be sent."""
+        callers = list(self._awaits)
+        for caller in reversed(self._unanswered):
+            if caller < newest_response:
                 break
-            asks.append(ask)
-        for atom in {self.atoms[ask] for ask in asks}:
+            callers.append(caller)
+        for atom in {self.atoms[caller] for caller in callers}:
             members = self.incomplete[atom]
             if not self._is_abandoned(members, newest_response):
                 yield from members
 
-    def has_lost_some(self, atom: int, opened: int, closed: int) -> bool:
-        """Whether a selection with so many of an atom's calls and answers has lost some of it."""
+    def is_cut(self, atom: int, opened: int, closed: int) -> bool:
+        """Return True if a selection has only part of an atom.
+
+        Args:
+            atom: The atom.
+            opened: The number of calls that the selected items of the atom request.
+            closed: The number of calls that they answer.
+        """
         return (
             not opened
             or ((opened != closed or atom in self._missing) and opened - closed != self._missing.get(atom, 0))
@@ -361,30 +382,29 @@ class Pairing:
 
 
 def broken_in(view: View, separated: Iterable[int] = ()) -> int:
-    """Tool results without their call, tool calls without their results, and reasoning without the item behind it, or
-    such an item without its reasoning, among the events of a view.
+    """Return the number of a view's items whose counterpart is missing in the view.
 
-    What pairs with what is as in the whole conversation. A call is no broken pair while no later response is in the
-    view, nor while it explicitly awaits an approval.
+    These are tool results without their call, calls without their results, reasoning without the next item, and items
+    without the reasoning before them. Pending calls are not counted. The pairs are those of the whole conversation.
 
     Args:
         view: The events.
-        separated: Positions of reasoning and of items behind it that an earlier history shows to be separated.
+        separated: The positions of further separated reasoning and next items, as known from an earlier history.
     """
     history, runs = view.history, runs_of(view)
     if not runs:
         return 0
     pairing, orphans, broken = history.pairing, history.orphans, 0
-    last, cut_through = _newest_response(pairing, runs), broken_atoms(pairing, runs)
+    last, cut_atoms = _newest_response(pairing, runs), broken_atoms(pairing, runs)
     if orphans.positions:
         broken = sum(orphans.index(stop) - orphans.index(start) for start, stop in runs)
-    given_up = pairing.given_up
-    for start, stop in runs if given_up else ():
-        asks = given_up[bisect_left(given_up, start) : bisect_left(given_up, min(stop, max(last, 0)))]
-        broken += sum(pairing.atoms[ask] not in cut_through for ask in asks)
+    abandoned = pairing.abandoned
+    for start, stop in runs if abandoned else ():
+        callers = abandoned[bisect_left(abandoned, start) : bisect_left(abandoned, min(stop, max(last, 0)))]
+        broken += sum(pairing.atoms[caller] not in cut_atoms for caller in callers)
     alone = {*separated}
     alone.update(at for atom in pairing.dangling for at in pairing.members(atom) if is_in(runs, at))
-    for atom in cut_through:
+    for atom in cut_atoms:  # pair the atom's items in the view again, as if they were the whole conversation
         kept = [position for position in pairing.members(atom) if is_in(runs, position)]
         reasoned = [position for position in kept if pairing.flags[position] & REASONED]
         if len(reasoned) != pairing.reasoned.get(atom, 0):
@@ -392,27 +412,30 @@ def broken_in(view: View, separated: Iterable[int] = ()) -> int:
         facts, again = list(map(history.facts, kept)), Pairing()
         if last >= 0 and last not in kept:
             facts.insert(bisect_left(kept, last), EventFacts(EventKind.RESPONSE))
-        broken += sum(bool(again.append(one) & ORPHAN) for one in facts) + len(again.given_up)
+        broken += sum(bool(again.append(event) & ORPHAN) for event in facts) + len(again.abandoned)
     return broken + len(alone)
 
 
-def may_have_lost_some(view: View) -> bool:
-    """Whether a view may hold items that have lost the other half of their pair, or that nobody will answer.
+def may_have_unpaired(view: View) -> bool:
+    """Return True if a view may have items without their counterpart, or abandoned calls; False is certain.
 
-    It costs the view's runs and their edges: a cut through a long conversation looks at what stands at the cut.
+    The cost depends on the number of the view's runs and on the events at their edges, not on the view's length.
     """
     history, runs = view.history, runs_of(view)
-    orphans, given_up = history.orphans, history.pairing.given_up
+    orphans, abandoned = history.orphans, history.pairing.abandoned
     return (
         bool(broken_atoms(history.pairing, runs))
         or any(is_in(runs, atom) for atom in history.pairing.dangling)
         or (bool(orphans.positions) and any(orphans.index(stop) > orphans.index(start) for start, stop in runs))
-        or (bool(given_up) and any(bisect_left(given_up, stop) > bisect_left(given_up, start) for start, stop in runs))
+        or (
+            bool(abandoned)
+            and any(bisect_left(abandoned, stop) > bisect_left(abandoned, start) for start, stop in runs)
+        )
     )
 
 
 def broken_atoms(pairing: Pairing, runs: Sequence[Run]) -> set[int]:
-    """The atoms of which some items stand in these runs and others may not."""
+    """Return the atoms that begin before an edge of these runs and may have items after that edge."""
     if not pairing.span:
         return set()
     atoms = pairing.atoms
@@ -421,6 +444,7 @@ def broken_atoms(pairing: Pairing, runs: Sequence[Run]) -> set[int]:
 
 
 def _newest_response(pairing: Pairing, runs: Sequence[Run]) -> int:
+    """Return the position of the newest response in the runs; −1 if they have none."""
     if is_in(runs, pairing.last_response):
         return pairing.last_response
     if pairing.last_response < runs[0][0]:

@@ -4,7 +4,7 @@ A *column* is a growing list of positions in a history: of all events, or of the
 its positions once, as events arrive. So a filter over a hundred thousand events is one range of a column.
 
 A *run* is a range of whole numbers ``(start, stop)``, which excludes its stop. Functions that take or return several
-runs expect them ascending, disjoint and not empty, unless they say otherwise.
+runs expect them ascending, disjoint and not empty, except where documented.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ def to_runs(numbers: Iterable[int]) -> list[Run]:
 
 def merged(runs: Iterable[Run]) -> list[Run]:
     """Return ascending runs with gaps between them, from runs that may be unordered, empty, adjacent or overlapping."""
-    made: list[Run] = []
+    result: list[Run] = []
     for start, stop in sorted(runs):
         if start >= stop:
             continue
-        if made and made[-1][1] >= start:
-            made[-1] = (made[-1][0], max(stop, made[-1][1]))
+        if result and result[-1][1] >= start:
+            result[-1] = (result[-1][0], max(stop, result[-1][1]))
         else:
-            made.append((start, stop))
-    return made
+            result.append((start, stop))
+    return result
 
 
 def is_in(runs: Sequence[Run], number: int) -> bool:
@@ -60,37 +60,37 @@ def is_in(runs: Sequence[Run], number: int) -> bool:
     return place >= 0 and number < runs[place][1]
 
 
-def intersection(runs: Sequence[Run], other: Sequence[Run]) -> list[Run]:
+def intersection(first: Sequence[Run], second: Sequence[Run]) -> list[Run]:
     """Return the numbers that are in both lists of runs."""
-    found: list[Run] = []
-    place = bisect_right(other, runs[0][0], key=_STOP) if runs else 0
-    for start, stop in runs:
-        while place < len(other) and other[place][1] <= start:
+    result: list[Run] = []
+    place = bisect_right(second, first[0][0], key=_STOP) if first else 0
+    for start, stop in first:
+        while place < len(second) and second[place][1] <= start:
             place += 1
         at = place
-        while at < len(other) and other[at][0] < stop:
-            found.append((max(start, other[at][0]), min(stop, other[at][1])))
+        while at < len(second) and second[at][0] < stop:
+            result.append((max(start, second[at][0]), min(stop, second[at][1])))
             at += 1
-    return found
+    return result
 
 
-def difference(runs: Sequence[Run], other: Sequence[Run]) -> list[Run]:
+def difference(first: Sequence[Run], second: Sequence[Run]) -> list[Run]:
     """Return the numbers that are in the first list of runs and not in the second."""
-    left: list[Run] = []
-    place = bisect_right(other, runs[0][0], key=_STOP) if runs else 0
-    for start, stop in runs:
+    result: list[Run] = []
+    place = bisect_right(second, first[0][0], key=_STOP) if first else 0
+    for start, stop in first:
         at = start
-        while place < len(other) and other[place][0] < stop:
-            low, high = other[place]
+        while place < len(second) and second[place][0] < stop:
+            low, high = second[place]
             if at < low:
-                left.append((at, low))
+                result.append((at, low))
             at = max(at, high)
             if high > stop:  # it may extend into the next run
                 break
             place += 1
         if at < stop:
-            left.append((at, stop))
-    return left
+            result.append((at, stop))
+    return result
 
 
 def complement(length: int, runs: Sequence[Run]) -> list[Run]:
@@ -137,11 +137,11 @@ class Column:
     def start_of_run(self, start: int, stop: int) -> int:
         """Return the first index, `start` or later, from which on positions follow one another up to index `stop`."""
         positions, index, step = self.positions, stop - 1, 1
-        ahead = positions[index] - index
-        while index - step >= start and positions[index - step] - index + step == ahead:
+        offset = positions[index] - index  # the same for all indexes of the run
+        while index - step >= start and positions[index - step] - index + step == offset:
             index, step = index - step, 2 * step
         while step := step // 2:
-            if index - step >= start and positions[index - step] - index + step == ahead:
+            if index - step >= start and positions[index - step] - index + step == offset:
                 index -= step
         return index
 
@@ -217,7 +217,7 @@ class View(Sequence[Any]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence) or isinstance(other, str | bytes):
             return NotImplemented
-        return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+        return len(self) == len(other) and all(left == right for left, right in zip(self, other, strict=True))
 
     __hash__ = None  # type: ignore[assignment]  # a sequence that compares by its items has no hash
 
@@ -302,11 +302,11 @@ class View(Sequence[Any]):
 
     @property
     def whole(self) -> bool:
-        """Whether this is the whole history, as long as it was when the view was created."""
+        """Return True if this is the whole history, as long as it was when the view was created."""
         return not self.runs or (self.column is self.history.all and len(self.runs) == 1 and self.runs[0][0] == 0)
 
     def pick(self, runs: Iterable[Run]) -> View:
-        """Return the part of this view at ascending and disjoint ranges of its own indexes."""
+        """Return the part of this view at ascending and disjoint ranges of its indexes."""
         if len(self.runs) == 1:
             low, high = self.runs[0]
             picked = joined([(low + start, min(low + stop, high)) for start, stop in runs])
@@ -329,58 +329,58 @@ class View(Sequence[Any]):
                 start += last - first
                 run += 1
 
-    def mended(self) -> View:
+    def as_unsliced(self) -> View:
         """Return the same view with `is_slice` False, for callers that removed all halves of pairs."""
         return View(self.history, self.column, self.runs)
 
     def newest_run(self) -> tuple[int, View]:
-        """Return the position from which on the newest events follow one another, and the view in front of it."""
+        """Return the position from which on the newest events follow one another, and the view before it."""
         start, stop = self.runs[-1]
         first = self.column.start_of_run(start, stop)
         return self.column.positions[first], self.pick([(0, self._length - (stop - first))])
 
-    def minus(self, other: View) -> View:
+    def minus(self, view: View) -> View:
         """Return the part of this view that is not in another view; all of it if that has another history.
 
         Views of one column are compared by their runs, views of different columns item by item.
         """
-        if self.history is not other.history:
+        if self.history is not view.history:
             return self
-        if self.column is other.column:
-            runs = difference(self.runs, other.runs)
-            left = sum([stop - start for start, stop in runs])
-            return View(self.history, self.column, runs, is_slice=self.is_slice or left < self._length)
-        if self.column.place != other.column.place and -1 not in {self.column.place, other.column.place}:
-            moved = filter(other.holds, self.history.moved_between(self.column, other.column))
+        if self.column is view.column:
+            runs = difference(self.runs, view.runs)
+            length = sum([stop - start for start, stop in runs])
+            return View(self.history, self.column, runs, is_slice=self.is_slice or length < self._length)
+        if self.column.place != view.column.place and -1 not in {self.column.place, view.column.place}:
+            moved = filter(view.holds, self.history.moved_between(self.column, view.column))
             shared = to_runs(sorted({index for position in moved if (index := self.index_of(position)) >= 0}))
             return self.pick(complement(self._length, shared)) if shared else self
-        start = self.shared_with(other)
-        if len(other) - start <= len(self) - start:
-            places = map(self.index_of, other.pick([(start, len(other))]).positions())
+        start = self.shared_with(view)
+        if len(view) - start <= len(self) - start:
+            places = map(self.index_of, view.pick([(start, len(view))]).positions())
             removed = to_runs(sorted(place for place in places if place >= 0))
             return self.pick(complement(self._length, merged([(0, start), *removed])))
         rest = self.pick([(start, self._length)]).positions()
-        return self.pick(to_runs(index for index, position in enumerate(rest, start) if not other.holds(position)))
+        return self.pick(to_runs(index for index, position in enumerate(rest, start) if not view.holds(position)))
 
-    def has_items_of(self, other: View) -> bool:
+    def has_items_of(self, view: View) -> bool:
         """Return True if two views of one history have the same items."""
-        return self.history is other.history and len(self) == len(other) and not self.minus(other)
+        return self.history is view.history and len(self) == len(view) and not self.minus(view)
 
-    def shared_with(self, other: View) -> int:
+    def shared_with(self, view: View) -> int:
         """Return how many items two views begin with in common; 0 if they have different histories."""
-        if self.history is not other.history:
+        if self.history is not view.history:
             return 0
-        if self.column is other.column:
+        if self.column is view.column:
             shared = 0
-            for (start, stop), (low, high) in zip(self.runs, other.runs, strict=False):
+            for (start, stop), (low, high) in zip(self.runs, view.runs, strict=False):
                 if start != low:
                     break
                 shared += min(stop, high) - start
                 if stop != high:
                     break
             return shared
-        most = min(self._length, other._length)
-        return next(compress(count(), map(ne, self.all_positions(), other.all_positions())), most)
+        most = min(self._length, view._length)
+        return next(compress(count(), map(ne, self.all_positions(), view.all_positions())), most)
 
     def pick_positions(self, positions: Iterable[int]) -> View:
         """Return the part of this view at these positions of its history, in the view's order."""

@@ -28,13 +28,13 @@ from otel_assembly.history.edited import EventList
 from otel_assembly.history.first_message import NON_CONVERSATION, before_user, newest_response, opens
 from otel_assembly.history.history import History, ListHistory
 from otel_assembly.history.tool_pairs import (
-    ANSWERS,
-    ASKS,
+    CLOSES,
     ECHO,
+    OPENS,
     PAIRED,
     REASONED,
     broken_atoms,
-    may_have_lost_some,
+    may_have_unpaired,
 )
 from otel_assembly.history.view import Run, View, complement, runs_of, to_runs
 from otel_assembly.messages.event_facts import EventKind
@@ -301,7 +301,7 @@ def as_view(events: Sequence[Any]) -> View:
         if not view.is_slice:
             return view
         if _holds_whole_pairs(view):
-            return view.mended()
+            return view.as_unsliced()
     if isinstance(events, History):
         return events.view()
     return ListHistory(events).view()
@@ -324,7 +324,7 @@ def _answered_since(view: View) -> bool:
     """Return whether a call in the view was answered after the view was made."""
     history = view.history
     return any(
-        history.flags(position) & ANSWERS and view.holds(history.atom(position))
+        history.flags(position) & CLOSES and view.holds(history.atom(position))
         for position in range(view.end, len(history))
     )
 
@@ -385,7 +385,7 @@ def start_with_user(kept: View, verdicts: list[Verdict]) -> tuple[View, list[Ver
         return kept, verdicts
     dropped = Verdict(kept.pick_positions(leading), DecisionOutcome.DROPPED, DecisionReason.BEFORE_USER_MESSAGE)
     runs = to_runs(sorted(map(kept.index_of, leading)))
-    return kept.pick(complement(len(kept), runs)).mended(), [*verdicts, dropped]
+    return kept.pick(complement(len(kept), runs)).as_unsliced(), [*verdicts, dropped]
 
 
 def orphan_verdicts(view: View, orphans: Iterable[int]) -> list[Verdict]:
@@ -404,8 +404,8 @@ def orphan_verdicts(view: View, orphans: Iterable[int]) -> list[Verdict]:
         if flags & PAIRED == REASONED:
             reasoning.append(position)
             continue
-        asks = flags & ASKS or (flags & ECHO and history.kind(position) is EventKind.TOOL_CALL)
-        (calls if asks else results).append(position)
+        is_call = flags & OPENS or (flags & ECHO and history.kind(position) is EventKind.TOOL_CALL)
+        (calls if is_call else results).append(position)
     return [
         Verdict(view.pick_positions(positions), DecisionOutcome.DROPPED, reason)
         for positions, reason in (
@@ -437,7 +437,7 @@ def keep(view: View, runs: Sequence[Run], reason: DecisionReason) -> tuple[View,
         verdicts.append(Verdict(outside, DecisionOutcome.DROPPED, reason))
     if (
         view.history.has_pairs
-        and may_have_lost_some(kept)
+        and may_have_unpaired(kept)
         and (orphans := unpaired(view.history.pairing, kept.backward(), newest_response(view)))
     ):
         verdicts += orphan_verdicts(kept, orphans)

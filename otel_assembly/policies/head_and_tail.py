@@ -82,7 +82,7 @@ class HeadAndTailPolicy(DecidingPolicy):
         if halves := _halves(view, kept):
             verdicts += orphan_verdicts(kept, halves)
             runs = [(index, index + 1) for index in sorted(map(kept.index_of, halves))]
-            kept = kept.pick(complement(len(kept), runs)).mended()
+            kept = kept.pick(complement(len(kept), runs)).as_unsliced()
             kept, verdicts = start_with_user(kept, verdicts) if user_first else (kept, verdicts)
         overflow = excess and Overflow(self.head + excess.budget, self.head + excess.needed, excess.cause, excess.unit)
         in_full = len(kept) == len(view) or len(view) <= first + self.tail
