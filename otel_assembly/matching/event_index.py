@@ -1,8 +1,8 @@
-"""Which of the events that came back are those that went in: by identity, else by their id, else by equality in order.
+"""Find the input events of a policy or reducer among its output events: by identity, else by id, else by equality.
 
-A policy of the user's, or a framework's reducer, may return copies, replacements and inventions. What can be matched
-keeps its place in the ledger; a replacement without a match stands for what it replaced, which is then *compacted*.
-Two events that were given different ids are two, whatever they say.
+A user's policy or a framework's reducer may return the input objects, copies of them, replacements and new events. An
+output event with a match keeps the item id of its input in the ledger. If a new event replaces input events, these are
+recorded as *compacted*. Events with different ids that identify them are different, even if their content is equal.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from otel_assembly.messages.event_facts import EventFacts, describe
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    #: What is known of an event; None where it cannot be read.
+    #: Returns the facts of an event; None if it cannot be read.
     Read = Callable[[Any], EventFacts | None]
 
 
 def facts_of(event: Any) -> EventFacts | None:
-    """What ``describe()`` says of an event; None where it cannot be read."""
+    """Return the facts of an event, as ``describe()`` returns them; None if it cannot be read."""
     try:
         return describe(event)
     except DescribeError:
@@ -39,115 +39,130 @@ def _key_hash(facts: EventFacts) -> int:
 
 
 class _Places:
-    """Where events of a sequence stand, by a key that is read from their facts; it is read on as the sequence grows."""
+    """The places of a sequence's events by a key of their facts. It is extended when the sequence has grown.
 
-    __slots__ = ("_by_key", "_key_of", "_upto")
+    Args:
+        key_of: Returns the key of an event; None if the event has no key.
+    """
+
+    __slots__ = ("_by_key", "_indexed", "_key_of")
 
     def __init__(self, key_of: Callable[[EventFacts], Any]) -> None:
         self._key_of = key_of
         self._by_key: dict[Any, list[int]] = {}
-        self._upto = 0
+        self._indexed = 0
 
     def of(self, key: Any, index: EventIndex) -> Sequence[int]:
-        """The places of a key in the sequence of an index, ascending."""
-        for place in range(self._upto, len(index.events)):
+        """Return the places of a key in the sequence of an index, ascending."""
+        for place in range(self._indexed, len(index.events)):
             facts = index.facts(place)
-            found = None if facts is None else self._key_of(facts)
-            if found is not None:
-                self._by_key.setdefault(found, []).append(place)
-        self._upto = len(index.events)
+            event_key = None if facts is None else self._key_of(facts)
+            if event_key is not None:
+                self._by_key.setdefault(event_key, []).append(place)
+        self._indexed = len(index.events)
         return self._by_key.get(key, ())
 
 
 class EventIndex:
-    """Where the events of a sequence stand, by what they are found by; it is read on as the sequence grows.
+    """The places (indexes) of a sequence's events, by identity, by id and by content.
 
-    Each kind of key is read only once somebody asks for it.
+    Each of the three is built on first use, and extended when the sequence has grown.
 
     Args:
-        events: The sequence.
-        facts: What is known of the event at a place.
+        events: The sequence; it may grow.
+        facts: Returns the facts of the event at a place; None if it is not to be found by id or content.
     """
 
-    __slots__ = ("_by_id", "_by_identity", "_by_identity_upto", "_by_key_hash", "_repeated", "events", "facts")
+    __slots__ = ("_by_id", "_by_identity", "_by_key_hash", "_identities_indexed", "_repeated", "events", "facts")
 
     def __init__(self, events: Sequence[Any], facts: Callable[[int], EventFacts | None]) -> None:
         self.events = events
         self.facts = facts
         self._by_identity: dict[int, int] = {}
-        #: Every place of an object that stands in several.
+        #: All places of each object that occurs more than once, by its `id`.
         self._repeated: dict[int, list[int]] = {}
-        self._by_identity_upto = 0
+        self._identities_indexed = 0
         self._by_id = _Places(_ID)
         self._by_key_hash = _Places(_key_hash)
 
     def renewed(self) -> None:
-        """The sequence holds other objects of the same events."""
-        self._by_identity, self._repeated, self._by_identity_upto = {}, {}, 0
+        """Discard the index by identity, because the sequence has new objects for the same events."""
+        self._by_identity, self._repeated, self._identities_indexed = {}, {}, 0
 
-    def _read_on(self) -> None:
-        """Take down which objects stand where, as far as nobody has."""
-        start, stop = self._by_identity_upto, len(self.events)
+    def _index_new_objects(self) -> None:
+        """Extend the index by identity to the end of the sequence."""
+        start, stop = self._identities_indexed, len(self.events)
         if start < stop:
-            self._by_identity_upto = stop
-            names = list(map(id, self.events[start:stop]))
-            places = dict(zip(names, range(start, stop), strict=True))
-            if len(places) == len(names) and self._by_identity.keys().isdisjoint(places):
+            self._identities_indexed = stop
+            keys = list(map(id, self.events[start:stop]))
+            places = dict(zip(keys, range(start, stop), strict=True))
+            if len(places) == len(keys) and self._by_identity.keys().isdisjoint(places):
                 self._by_identity.update(places)
             else:
-                for name, place in zip(names, range(start, stop), strict=True):
-                    first = self._by_identity.setdefault(name, place)
+                for key, place in zip(keys, range(start, stop), strict=True):
+                    first = self._by_identity.setdefault(key, place)
                     if first != place:
-                        self._repeated.setdefault(name, [first]).append(place)
+                        self._repeated.setdefault(key, [first]).append(place)
 
     def of_object(self, event: Any) -> Sequence[int]:
-        """Where this very object stands."""
-        self._read_on()
-        found = self._by_identity.get(id(event))
-        if found is None:
+        """Return the places of this object, ascending."""
+        self._index_new_objects()
+        first = self._by_identity.get(id(event))
+        if first is None:
             return ()
-        return self._repeated.get(id(event), (found,)) if self._repeated else (found,)
+        return self._repeated.get(id(event), (first,)) if self._repeated else (first,)
 
     def places_of(self, events: Sequence[Any]) -> list[int | None] | None:
-        """Where each of these very objects stands, at the speed of C; None where one stands in several places."""
-        self._read_on()
-        names = list(map(id, events))
-        return None if self._repeated or len(set(names)) < len(names) else list(map(self._by_identity.get, names))
+        """Return the place of each of these objects, or None for an object that is not in the sequence.
 
-    def of_id(self, name: str) -> Sequence[int]:
-        """Where events stand that the framework gave this id."""
-        return self._by_id.of(name, self)
+        The result is None if an object occurs more than once, here or in the sequence; use `of_object` then. This is
+        faster than `of_object` for each of them.
+        """
+        self._index_new_objects()
+        keys = list(map(id, events))
+        return None if self._repeated or len(set(keys)) < len(keys) else list(map(self._by_identity.get, keys))
+
+    def of_id(self, event_id: str) -> Sequence[int]:
+        """Return the places of events with this framework id, ascending."""
+        return self._by_id.of(event_id, self)
 
     def like(self, facts: EventFacts) -> Sequence[int]:
-        """Where events stand that read as this one does, and perhaps some others."""
+        """Return the places of events with equal facts, ascending. Hash collisions may add other events."""
         return self._by_key_hash.of(_key_hash(facts), self)
 
     def copies_of(self, event: Any, facts: EventFacts) -> list[int]:
-        """Return the places of events that this event is a copy of: of its type and text, and with no other id."""
+        """Return the places of events that this event is a copy of (see `is_copy`)."""
         return [at for at in self.like(facts) if self.is_copy(event, facts, at)]
 
     def is_copy(self, event: Any, facts: EventFacts, at: int, *, by_id: bool = True) -> bool:
-        """Return True if the event at a place has the type and text of this event, and, `by_id`, no other id."""
-        known, other = self.facts(at), self.events[at]
-        if known is None or type(other) is not type(event) or (by_id and have_different_ids(known, facts)):
+        """Return True if the event at a place has the type and content of this event.
+
+        Args:
+            event: This event.
+            facts: Its facts. Media have no comparable facts, so that events with media are compared as objects.
+            at: The place.
+            by_id: Whether events with different ids are different.
+        """
+        known, original = self.facts(at), self.events[at]
+        if known is None or type(original) is not type(event) or (by_id and have_different_ids(known, facts)):
             return False
-        return comparison_key(known) == comparison_key(facts) and (not facts.media_tokens or equal(other, event))
+        return comparison_key(known) == comparison_key(facts) and (not facts.media_tokens or equal(original, event))
 
 
 class EventMatcher:
-    """Finds events of one sequence in another; each is found at most once.
+    """Finds the events of one sequence in another sequence, the inputs. Each input is matched at most once.
 
     Args:
-        events: Where to look.
-        start: From here on.
-        stop: Up to here.
-        index: Where they stand, if that is remembered.
-        read: How an event is read.
-        by_id: Whether ids tell events apart. False for what one step makes again and again: a reminder that is made
-            with a new id each time is the same one for as long as it says the same, and with an id of its own another
-            one once it says something else.
-        rereads: Whether an event that is found by its id, but says something else, is a new one in the place of that.
-        by_identity: Whether an object that stands there is found, wherever it is.
+        events: The inputs.
+        start: The first index of the inputs to match.
+        stop: The index after the last input to match; None for the end.
+        index: An index of the inputs, if there is one.
+        read: Returns the facts of an event; None if it cannot be read.
+        by_id: Whether events are matched by id, and differ if their ids do. False for events that a step creates on
+            every turn: a reminder with a new random id is the same event while its content is the same, and a reminder
+            with a constant id is a new event if its content has changed.
+        rereads: Whether an event with the id of an input, but different content, is new. The input is then not matched.
+        by_identity: Whether an object that is among the inputs is matched with itself, in any order.
     """
 
     def __init__(
@@ -162,10 +177,10 @@ class EventMatcher:
         rereads: bool = False,
         by_identity: bool = True,
     ) -> None:
-        #: What was found by identity, and is looked for no more.
-        self._found: set[int] = set()
-        own = EventIndex(events, lambda place: None if place in self._found else read(events[place]))
-        self._index = own if index is None else index
+        #: The inputs that were matched by identity; their facts need not be read.
+        self._identical: set[int] = set()
+        new_index = EventIndex(events, lambda place: None if place in self._identical else read(events[place]))
+        self._index = new_index if index is None else index
         self._events = self._index.events
         self._start, self._stop = start, len(events) if stop is None else stop
         self._read = read
@@ -174,33 +189,33 @@ class EventMatcher:
         self._by_identity = by_identity
 
     def match(self, events: Sequence[Any]) -> list[int | None]:
-        """For each event, the index of the event that it is or stands for; None where there is none."""
-        found = self._index.places_of(events) if self._start == 0 and self._stop == len(self._events) else None
-        taken: set[int] = set()
+        """Return for each event the index of its input; None for a new event."""
+        matches = self._index.places_of(events) if self._start == 0 and self._stop == len(self._events) else None
+        matched: set[int] = set()
         if not self._by_identity:
-            found = [None] * len(events)
-        elif found is None:
-            found = [self._take(self._index.of_object(event), self._start, taken) for event in events]
+            matches = [None] * len(events)
+        elif matches is None:
+            matches = [self._match_first(self._index.of_object(event), self._start, matched) for event in events]
         else:
-            taken.update(at for at in found if at is not None)
-        self._found.update(taken)
-        unknown = {place: self._read(events[place]) for place, at in enumerate(found) if at is None}
+            matched.update(at for at in matches if at is not None)
+        self._identical.update(matched)
+        unknown = {place: self._read(events[place]) for place, at in enumerate(matches) if at is None}
         if unknown and self._by_id:
-            self._match_ids(events, unknown, found, taken)
+            self._match_ids(events, unknown, matches, matched)
         if unknown:
-            self._match_equals(events, unknown, found, taken)
-        return found
+            self._match_equals(events, unknown, matches, matched)
+        return matches
 
-    def _take(
-        self, indexes: Sequence[int], start: int, taken: set[int], is_it: Callable[[int], bool] = lambda _: True
+    def _match_first(
+        self, indexes: Sequence[int], start: int, matched: set[int], accepts: Callable[[int], bool] = lambda _: True
     ) -> int | None:
-        """The first of ascending indexes, from `start` on, that nobody has taken and that is the one; now it is."""
+        """Match the first unmatched and accepted one of ascending indexes, from `start` on, and return it."""
         for place in range(bisect_left(indexes, start), len(indexes)):
             index = indexes[place]
             if index >= self._stop:
                 break
-            if index not in taken and is_it(index):
-                taken.add(index)
+            if index not in matched and accepts(index):
+                matched.add(index)
                 return index
         return None
 
@@ -208,35 +223,36 @@ class EventMatcher:
         self,
         events: Sequence[Any],
         unknown: dict[int, EventFacts | None],
-        found: list[int | None],
-        taken: set[int],
+        matches: list[int | None],
+        matched: set[int],
     ) -> None:
+        """Match the unknown events whose id and type an input has, and remove them from `unknown`."""
         for place, facts in list(unknown.items()):
             if facts is None or facts.id is None:
                 continue
             is_of_type = partial(self._is_of_type, type(events[place]))
-            index = self._take(self._index.of_id(facts.id), self._start, taken, is_of_type)
+            index = self._match_first(self._index.of_id(facts.id), self._start, matched, is_of_type)
             if index is None:
                 continue
             del unknown[place]
             known = self._index.facts(index)
             if not self._rereads or (known is not None and comparison_key(known) == comparison_key(facts)):
-                found[place] = index
+                matches[place] = index
 
     def _match_equals(
         self,
         events: Sequence[Any],
         unknown: dict[int, EventFacts | None],
-        found: list[int | None],
-        taken: set[int],
+        matches: list[int | None],
+        matched: set[int],
     ) -> None:
-        """In order: between two matched neighbours, only what stood between them is compared."""
+        """Match the unknown events with equal inputs, in order: only inputs after the last matched one are compared."""
         at = self._start
         for place, event in enumerate(events[: max(unknown) + 1] if unknown else ()):
-            index, facts = found[place], unknown.get(place)
+            index, facts = matches[place], unknown.get(place)
             if index is None and facts is not None:
-                index = found[place] = self._take(
-                    self._index.like(facts), at, taken, partial(self._is_same, event, facts)
+                index = matches[place] = self._match_first(
+                    self._index.like(facts), at, matched, partial(self._is_same, event, facts)
                 )
             if index is not None:
                 at = max(at, index + 1)
@@ -245,23 +261,34 @@ class EventMatcher:
         return type(self._events[index]) is event_type
 
     def _is_same(self, event: Any, facts: EventFacts, index: int) -> bool:
-        """Whether two events that read alike are one."""
+        """Return True if an event is a copy of the input at an index."""
         return self._index.is_copy(event, facts, index, by_id=self._by_id)
 
 
 def moved(indexes: Sequence[int]) -> set[int]:
-    """Of indexes in their new order, those that no longer stand in the order they had: as few as explain it."""
+    """Return the smallest set of indexes without which the others are ascending: the moved ones.
+
+    The others are a longest increasing subsequence.
+
+    Args:
+        indexes: The old index of each item, in the new order.
+
+    Example:
+        >>> moved([1, 2, 0])
+        {0}
+    """
+    # By length, the smallest last index of an increasing subsequence, and its place; by place, the place before it.
     tails: list[int] = []
     tail_places: list[int] = []
-    before: list[int] = []
+    previous: list[int] = []
     for place, index in enumerate(indexes):
         length = bisect_left(tails, index)
-        before.append(tail_places[length - 1] if length else -1)
+        previous.append(tail_places[length - 1] if length else -1)
         tails[length : length + 1] = [index]
         tail_places[length : length + 1] = [place]
-    stays: set[int] = set()
+    unmoved: set[int] = set()
     place = tail_places[-1] if tail_places else -1
     while place >= 0:
-        stays.add(indexes[place])
-        place = before[place]
-    return set(indexes) - stays
+        unmoved.add(indexes[place])
+        place = previous[place]
+    return set(indexes) - unmoved

@@ -1,7 +1,7 @@
-"""Where the events that came out stood among those that went in, found from both ends at the speed of comparing lists.
+"""Compare the output events of a step with its input events, from both ends and at the speed of list comparison.
 
-What a reducer leaves alone stands at the front and at the back, as the very objects: both are skipped without looking
-at single events. Only what is left in the middle is matched one by one.
+The unchanged events of a reducer are usually the same objects at the front and the back of its output. List comparison
+skips both; only the events between them are matched one by one.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
     from otel_assembly.matching.event_index import Read
 
-#: So many are compared at once.
-_AT_ONCE: Final = 512
+#: The number of events per list comparison. The slices are small, so that the first difference is found early.
+_CHUNK: Final = 512
 
 
 @dataclass(slots=True)
 class SequenceDiff:
-    """Which of `length` inputs the outputs are.
+    """The input of each output event of a step.
 
     Attributes:
-        length: How many went in.
-        front: So many stand at the beginning as they did.
-        back: So many stand at the end as they did.
-        middle: For each output between, the index of the input that it is, or stands for; None where there is none.
+        length: The number of inputs.
+        front: The number of outputs at the beginning that equal the inputs at the same index.
+        back: The number of outputs at the end that equal the inputs at the same distance from the end.
+        middle: The index of the input for each output between; None for a new event.
     """
 
     length: int
@@ -42,34 +42,34 @@ class SequenceDiff:
 
     @property
     def kept(self) -> list[Run]:
-        """The inputs that are still there, as ascending runs."""
-        found = sorted(index for index in self.middle if index is not None)
-        return merged([(0, self.front), *to_runs(found), (self.length - self.back, self.length)])
+        """The inputs that are in the output, as ascending runs."""
+        indexes = sorted(index for index in self.middle if index is not None)
+        return merged([(0, self.front), *to_runs(indexes), (self.length - self.back, self.length)])
 
     @property
     def in_order(self) -> bool:
-        """Whether every output is an input, and they stand in the order that they had."""
+        """True if every output is an input and their order is unchanged."""
         middle = self.middle
         return not middle or (
-            None not in middle and all(one < other for one, other in pairwise(middle))  # type: ignore[operator]
+            None not in middle and all(left < right for left, right in pairwise(middle))  # type: ignore[operator]
         )
 
     def found(self) -> list[int | None]:
-        """For each output, the index of its input."""
+        """Return for each output the index of its input; None for a new event."""
         back = range(self.length - self.back, self.length)
         return [*range(self.front), *self.middle, *back]
 
     def replaced(self) -> list[Run]:
-        """Runs in whose place something new stands."""
-        low, invention = self.front, False
+        """Return the runs of inputs that new events replace: the inputs between the same kept neighbours."""
+        low, has_new = self.front, False
         runs: list[Run] = []
         for index in (*self.middle, self.length - self.back):
             if index is None:
-                invention = True
+                has_new = True
                 continue
-            if invention and low < index:
+            if has_new and low < index:
                 runs.append((low, index))
-            low, invention = max(low, index + 1), False
+            low, has_new = max(low, index + 1), False
         return runs
 
 
@@ -84,11 +84,11 @@ def diff_sequences(
     """Find the events among the inputs.
 
     Args:
-        inputs: What went in, as a list.
-        events: What came out, as a list.
-        index: Where the inputs stand, by position, if that is remembered; else it is found out as far as it is needed.
-        read: How an event is read.
-        rereads: Whether one that is found by its id, but says something else, is a new one in its place.
+        inputs: The input events, as a list.
+        events: The output events, as a list.
+        index: Returns an index of the inputs; called only if it is needed. None: the inputs in question are indexed.
+        read: Returns the facts of an event; None if it cannot be read.
+        rereads: Whether an event with the id of an input, but different content, is a new event in its place.
     """
     length = len(inputs)
     front = length if inputs is events else _shared(inputs, events)
@@ -96,30 +96,33 @@ def diff_sequences(
     back = 0
     if most and inputs[-1] is events[-1]:
         back = _shared(inputs[length - most :][::-1], events[len(events) - most :][::-1])
-    out = events[front : len(events) - back]
-    if not out:
+    outputs = events[front : len(events) - back]
+    if not outputs:
         return SequenceDiff(length, front, back, ())
     if front + back == length:
-        return SequenceDiff(length, front, back, (None,) * len(out))
+        return SequenceDiff(length, front, back, (None,) * len(outputs))
     low, high = front, length - back
     if index is not None:
-        middle = EventMatcher(inputs, low, high, index(), read=read, rereads=rereads).match(out)
+        middle = EventMatcher(inputs, low, high, index(), read=read, rereads=rereads).match(outputs)
     else:
-        found = EventMatcher(inputs[low:high], read=read, rereads=rereads).match(out)
-        middle = [one if one is None else one + low for one in found]
+        matches = EventMatcher(inputs[low:high], read=read, rereads=rereads).match(outputs)
+        middle = [at if at is None else at + low for at in matches]
     return SequenceDiff(length, front, back, middle)
 
 
-def _shared(one: Sequence[Any], other: Sequence[Any]) -> int:
-    """How many items two sequences begin with alike: the first and the last are the very objects, all between equal."""
-    most = min(len(one), len(other))
-    if not most or one[0] is not other[0]:
+def _shared(first: Sequence[Any], second: Sequence[Any]) -> int:
+    """Return the number of items that two sequences begin with in common.
+
+    The first and the last of these items are the same objects; each item between them is the same object or equal.
+    """
+    most = min(len(first), len(second))
+    if not most or first[0] is not second[0]:
         return 0
-    alike = 0
-    while alike < most and equal(one[alike : alike + _AT_ONCE], other[alike : alike + _AT_ONCE]):
-        alike += _AT_ONCE
-    if alike >= most and one[most - 1] is other[most - 1]:
+    prefix = 0
+    while prefix < most and equal(first[prefix : prefix + _CHUNK], second[prefix : prefix + _CHUNK]):
+        prefix += _CHUNK
+    if prefix >= most and first[most - 1] is second[most - 1]:
         return most
-    # Where an equal object stands at the end of what is alike, another may have taken the first one's place.
-    start = alike if alike < most and one[alike - 1] is other[alike - 1] else 0
-    return next(compress(range(start, most), map(is_not, one[start:most], other[start:most])), most)
+    # If the last equal item is another object, earlier ones may be copies as well: compare all of them by identity.
+    start = prefix if prefix < most and first[prefix - 1] is second[prefix - 1] else 0
+    return next(compress(range(start, most), map(is_not, first[start:most], second[start:most])), most)
