@@ -481,7 +481,7 @@ class Assembler:
         """
         with ledger.lock:
             usage = ledger.pending_usage
-            if usage is None or usage.numbered is not ledger_input.numbered or billed[0] < usage.seen:
+            if usage is None or usage.numbered is not ledger_input.numbered or billed[0] < usage.input_end:
                 return
             ledger.pending_usage = None
         self._observe_usage(usage.tokens, billed[1], model, usage.generation)

@@ -145,14 +145,14 @@ class OpenAssembly:
 
         If the task is cancelled, the remaining slices are done without pauses.
         """
-        in_turn = self.record.ledger.in_turn
+        serial_slices = self.record.ledger.serial_slices
         if self.in_place:
             with self.record.ledger.lock:
-                in_turn.finish()
+                serial_slices.finish()
                 self.succeeded()
             return
-        if in_turn.queue or (self.recording.measured and len(self.record.ledger_input.view) > LISTED):
-            await in_turn.do(self._succeed(), whole=True)
+        if serial_slices.queue or (self.recording.measured and len(self.record.ledger_input.view) > LISTED):
+            await serial_slices.do(self._succeed(), whole=True)
         else:
             self.succeeded()
 
@@ -168,8 +168,8 @@ class OpenAssembly:
             record.named.assemblies += 1
         ledger.last = record.snapshot()
         if totals is not None:
-            numbered, seen = record.ledger_input.numbered, record.ledger_input.view.end
-            ledger.pending_usage = PendingUsage(numbered, seen, totals.tokens_out, counter.generation)
+            numbered, input_end = record.ledger_input.numbered, record.ledger_input.view.end
+            ledger.pending_usage = PendingUsage(numbered, input_end, totals.tokens_out, counter.generation)
 
     def failed(self, error: BaseException) -> None:
         """End the assembly after an error: nothing is sent, and the ledger's last snapshot stays."""

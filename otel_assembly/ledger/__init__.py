@@ -1,3 +1,3 @@
-"""One conversation: item ids, what each assembly did, and what it tells of items."""
+"""The ledger of one conversation: item ids, the record of each assembly, and the numbers of its items."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""The decisions of an assembly: one for every change of an item's state since the assembly before."""
+"""The decisions of an assembly: one for each change of an item's state last the ledger's previous assembly."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from otel_assembly.decision import Decision, DecisionOutcome, DecisionReason
 from otel_assembly.ledger.record import exits_from_the_prompt
-from otel_assembly.ledger.snapshot import entered, gone, item_text
+from otel_assembly.ledger.snapshot import item_text, lasting_exits, subtract_groups
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator
@@ -18,28 +18,29 @@ if TYPE_CHECKING:
 
 
 def exits_of(record: Record) -> Iterator[Decision]:
-    """One decision for every item that was in the previous prompt, or is new, and left."""
+    """Yield a decision for each departure: an item that the previous prompt contained, or that is new, and left."""
     for step in record.steps if record.error is None else ():
         yield from _exits(record, exits_from_the_prompt(record, step), step)
 
 
 def decisions_of(record: Record) -> Iterator[Decision]:
-    """One decision for every change of an item's state since the assembly before."""
+    """Yield a decision for each change of an item's state last the previous assembly; none if nothing is sent."""
     if record.error is not None:
         return
-    since = record.last
-    injected = _injected(record, since)
+    last = record.last
+    injected = _injected(record, last)
     for step in record.steps:
-        same = since if since is not None and since.did(step.index, step.policy) else None
-        yield from _exits(record, entered(record.gone(step), gone(same.steps, step.index) if same else ()), step)
-        put_in = {item for item in step.injected if injected.get(item) is step}
-        for position in _places(step.numbered_out, step.view_out, put_in):
+        previous = last if last is not None and last.has_step(step.index, step.policy) else None
+        exits_before = lasting_exits(previous.steps, step.index) if previous else ()
+        yield from _exits(record, subtract_groups(record.lasting_exits(step), exits_before), step)
+        injected_items = {item for item in step.injected if injected.get(item) is step}
+        for position in _positions_of(step.numbered_out, step.view_out, injected_items):
             yield _decision(record, step.numbered_out, position, DecisionOutcome.INJECTED, DecisionReason.POLICY, step)
-    yield from _kept(record, since, injected)
+    yield from _kept(record, last, injected)
     for step in record.steps:
-        same = since if since is not None and since.did(step.index, step.policy) else None
-        moved = set(step.moved).difference(same.steps[step.index].moved if same else ())
-        for position in _places(record.numbered_out, record.view_out, moved):
+        previous = last if last is not None and last.has_step(step.index, step.policy) else None
+        moved = set(step.moved).difference(previous.steps[step.index].moved if previous else ())
+        for position in _positions_of(record.numbered_out, record.view_out, moved):
             yield _decision(
                 record, record.numbered_out, position, DecisionOutcome.REORDERED, DecisionReason.POLICY, step
             )
@@ -51,45 +52,49 @@ def _exits(record: Record, groups: Iterable[ItemGroup], step: Step) -> Iterator[
             yield _decision(record, group.numbered, position, group.outcome, group.reason, step)
 
 
-def _kept(record: Record, since: Snapshot | None, injected: Container[int]) -> Iterator[Decision]:
-    """What is in the prompt and was not, and what is there by another rule than before."""
+def _kept(record: Record, last: Snapshot | None, injected: Container[int]) -> Iterator[Decision]:
+    """Yield a decision for each item that was not in the previous prompt, or that is pinned for another reason."""
     numbered, view = record.numbered_out, record.view_out
-    why = {item: (reason, step) for step in record.steps for item, reason in _pinned(step.pinned)}
-    was = dict(_pinned(group for step in since.steps for group in step.pinned)) if since is not None else {}
-    changed = {item for item in {*why, *was} if (why[item][0] if item in why else None) is not was.get(item)}
-    before = set(since.numbered.of(since.kept)) if since is not None else set()
-    back, made = _back(record, since), record.made
+    pins = {item: (reason, step) for step in record.steps for item, reason in _pinned(step.pinned)}
+    pins_before = dict(_pinned(group for step in last.steps for group in step.pinned)) if last is not None else {}
+    pinned_items = {*pins, *pins_before}
+    changed = {item for item in pinned_items if (pins[item][0] if item in pins else None) is not pins_before.get(item)}
+    before = set(last.numbered.of(last.kept)) if last is not None else set()
+    returning, made = _returning(record, last), record.made
     for position in view.positions():
         item = numbered.item_ids.of(position)
         if (item not in before and item not in injected) or (item in changed and item not in made):
-            reason, step = why.get(item, (DecisionReason.FITS, back.get(item)))
+            reason, step = pins.get(item, (DecisionReason.FITS, returning.get(item)))
             yield _decision(record, numbered, position, DecisionOutcome.KEPT, reason, step)
 
 
-def _injected(record: Record, since: Snapshot | None) -> dict[int, Step]:
-    """The items that are made in this assembly for the first time, with the step that put them in: of several the last.
+def _injected(record: Record, last: Snapshot | None) -> dict[int, Step]:
+    """Return the items that this assembly created for the first time, each with the last step that injected it.
 
-    Not what was made in the assembly before too: where a step had taken that out, it is kept again.
+    An item that the previous assembly created too is not injected again, but kept.
     """
-    made = record.made - {item for _, item in since.created} if since is not None else record.made
+    made = record.made - {item for _, item in last.created} if last is not None else record.made
     return {item: step for step in record.steps for item in step.injected if item in made}
 
 
-def _back(record: Record, since: Snapshot | None) -> dict[int, Step]:
-    """The items that a step left out of the last assembly, and of this one no more, with that step."""
-    if since is None:
+def _returning(record: Record, last: Snapshot | None) -> dict[int, Step]:
+    """Return the items that a step removed in the previous assembly, and not in this one, each with that step."""
+    if last is None:
         return {}
-    steps = [step for step in record.steps if since.did(step.index, step.policy)]
-    left = ((step, entered(gone(since.steps, step.index), record.gone(step), tagged=False)) for step in steps)
-    return {item: step for step, groups in left for group in groups for item in group.numbered.of(group.view)}
+    steps = [step for step in record.steps if last.has_step(step.index, step.policy)]
+    removed = (
+        (step, subtract_groups(lasting_exits(last.steps, step.index), record.lasting_exits(step), tagged=False))
+        for step in steps
+    )
+    return {item: step for step, groups in removed for group in groups for item in group.numbered.of(group.view)}
 
 
 def _pinned(groups: Iterable[ItemGroup]) -> Iterator[tuple[int, DecisionReason]]:
     return ((item, group.reason) for group in groups for item in group.numbered.of(group.view))
 
 
-def _places(numbered: NumberedHistory, view: View, items: AbstractSet[int]) -> Iterator[int]:
-    """Where these items stand in a view, in its order."""
+def _positions_of(numbered: NumberedHistory, view: View, items: AbstractSet[int]) -> Iterator[int]:
+    """Yield the positions of these items in a view, in its order."""
     if items:
         yield from (position for position in view.positions() if numbered.item_ids.of(position) in items)
 

@@ -1,4 +1,4 @@
-"""An assembly's numbers as data: `Totals`, `Prefix`, and the `Breakpoints` that follow from a prefix."""
+"""The numbers of an assembly as data: `Totals`, `Prefix`, and the `Breakpoints` for a provider's cache."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """An assembly in numbers; tokens are those of the rendered prompt, framing included.
+    """The numbers of an assembly. Tokens are those of the rendered prompt, including framing.
 
     ``events_in + events_injected = events_out + dropped + compacted``.
 
     Attributes:
-        tokens_in: Tokens that came in; those of `estimated_in` items are an estimate.
-        estimated_in: Of the events that came in, how many have an estimate of their tokens: where more than 4 MiB of
-            text arrived at once, the oldest, as long as none of them may stand in a prompt or decide a cut.
-        tokens_out: Tokens of the prompt as it would be sent; 0 where nothing is sent.
-        method: ``exact``, ``calibrated`` or ``estimated``.
-        encoding: What counted.
-        prompts_in: Prompts that came in.
-        prompts_out: Prompts to send.
-        events_in: Events that came in.
-        events_out: Events to send.
-        events_injected: Events to send that did not come in.
-        injected_tokens: Their tokens.
-        dropped: Events that came in and left.
-        dropped_tokens: Their tokens.
-        compacted: Events that came in and for which another one stands.
-        compacted_tokens: Their tokens.
-        alerts_delivered: Observer alerts delivered to the model.
-        halts_emitted: `HaltEvent`s emitted meanwhile.
-        budget: The token limit that a policy held; of several, the one that could not hold, or else the fullest. None
-            where none did.
-        fixed: Tokens of what may not be dropped; None where no policy knew.
-        overflow: The limit that could not hold; None where all did. Where the prompt is over the model's window alone,
+        tokens_in: The tokens of the input; those of `estimated_in` events are an estimate.
+        estimated_in: The number of input events whose tokens are estimated. If more than 4 MiB of text is new in one
+            input, the oldest events are estimated, unless they can be in the prompt or affect a cut.
+        tokens_out: The tokens of the prompt to send; 0 if nothing is sent.
+        method: How tokens were counted: ``exact``, ``calibrated`` or ``estimated``.
+        encoding: The name of the tokenizer or estimate that counted.
+        prompts_in: The number of prompts in the input.
+        prompts_out: The number of prompts to send.
+        events_in: The number of events in the input.
+        events_out: The number of events to send.
+        events_injected: The number of events to send that the input does not contain.
+        injected_tokens: The tokens of the injected events.
+        dropped: The number of input events that were dropped.
+        dropped_tokens: The tokens of the dropped events.
+        compacted: The number of input events that were compacted: another event replaces them.
+        compacted_tokens: The tokens of the compacted events.
+        alerts_delivered: The number of observer alerts that were delivered to the model.
+        halts_emitted: The number of `HaltEvent`s that were emitted during the assembly.
+        budget: The token limit that a policy enforced. If there are several, the exceeded one, else the one with the
+            highest utilization. None if no policy has a limit.
+        fixed: The tokens of content that must not be dropped; None if no policy reports them.
+        overflow: The exceeded limit; None if no limit was exceeded. If the prompt exceeds only the model's window,
             that is the limit, with the cause ``window``.
-        overflowed: Whether one could not.
-        utilization: Tokens needed ÷ the limit, a ratio; of several limits the largest. Needed are `used`, or
-            `tokens_out` if that is None, of `budget`; `tokens_out` of `window`; and what an overflow needed, also if it
-            was raised or if the content that did not fit was dropped. None if there is no limit, or if nothing is sent
-            for another reason than an overflow.
-        window: The model's window, in tokens: as the caller says it, else, where assemblies are recorded, as
-            `genai-prices` knows it; None where nobody knows.
-        used: Tokens of the messages that count against `budget`, where that is a limit of those alone; None where it is
-            one of the whole prompt.
+        overflowed: Whether a limit was exceeded.
+        utilization: The highest ratio of needed tokens to a limit. The needed tokens are `used` for `budget` (or
+            `tokens_out` if `used` is None), `tokens_out` for `window`, and ``overflow.needed`` for an overflow, also if
+            it was raised, or if the content that did not fit was dropped. None if there is no limit, or if nothing is
+            sent for a reason other than an overflow.
+        window: The model's window, in tokens: the caller's value, else, if assemblies are recorded, the value in
+            `genai-prices`; None if unknown.
+        used: The tokens of the messages that count against `budget`, if it is a limit of messages alone; None if it
+            limits the whole prompt.
     """
 
     tokens_in: int
@@ -79,7 +79,7 @@ class Totals:
 
 
 class StepTotals(NamedTuple):
-    """A step in numbers."""
+    """The numbers of a step. Counts are in events; `tokens_in` and `tokens_out` are those of the whole prompt."""
 
     tokens_in: int
     tokens_out: int
@@ -93,16 +93,17 @@ class StepTotals(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """What a prompt begins with in common with the previous one of its conversation.
+    """The common prefix of a prompt and the previous prompt of its ledger, which a provider can read from its cache.
 
     Attributes:
-        tokens: Tokens of the prompts and events in it, and of the tool schemas.
-        bytes: Bytes of text in it.
-        previous_bytes: Bytes of text of the whole previous prompt.
-        prompts: Whole prompts in it.
-        events: Events in it.
-        cause: Why the previous prompt is not a prefix of this one; None where it is.
-        reuse: ``bytes ÷ previous_bytes``, a ratio; None on a conversation's first turn.
+        tokens: The tokens of the prefix: its prompts and events, and the tool schemas.
+        bytes: The bytes of text in the prefix (UTF-8).
+        previous_bytes: The bytes of text in the previous prompt.
+        prompts: The number of whole prompts in the prefix.
+        events: The number of events in the prefix.
+        cause: Why the prompt does not begin with the whole previous prompt, a `PrefixBreak`; None if it does, or if the
+            prompts are not compared because the assembly failed.
+        reuse: ``bytes ÷ previous_bytes``, a ratio; None if there is no previous prompt, or another process made it.
     """
 
     tokens: int = 0
@@ -116,13 +117,13 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True)
 class Breakpoints:
-    """Where a marker of explicit cache control pays, for providers that want one.
+    """The places for cache breakpoints, for providers with explicit cache control.
 
     Attributes:
-        prompt: Index of the prompt after which to mark: the last one that all turns have had so far, else the last.
-            None where there are no prompts.
-        events: Indexes of the events after which to mark: the end of what the provider has cached already, so that it
-            is read; and the last event, so that all of this prompt is there for the next turn.
+        prompt: The index of the prompt after which to set a breakpoint: the last one of the common prefix, else the
+            last prompt. None if there are no prompts.
+        events: The indexes of the events after which to set one: the end of the common prefix, which the provider has
+            cached already; and the last event, so that the provider caches the whole prompt for the next turn.
     """
 
     prompt: int | None
@@ -130,7 +131,7 @@ class Breakpoints:
 
 
 def breakpoints_of(prefix: Prefix, prompts: int, events: int) -> Breakpoints:
-    """Where a prompt of so many prompts and events is worth marking."""
+    """Return the breakpoints of a prompt with these numbers of prompts and events."""
     stable = prefix.prompts if prefix.prompts and prefix.prompts < prompts else prompts
     marks = dict.fromkeys((prefix.events - 1, events - 1))
     return Breakpoints(stable - 1 if prompts else None, tuple(mark for mark in marks if mark >= 0))

@@ -1,8 +1,8 @@
-"""The ledger of a conversation: who its items are, and what the last assembly did with them.
+"""The ledger of a conversation: the ids of its items, and the result of the last assembly.
 
-Items have an *item id*, counted from 0 at first sight, that stays theirs however the caller rearranges a list. What a
-policy took out in an assembly is held as intervals, so that remembering it, and finding what changed since, cost what
-changed, and not what the conversation has grown to.
+Each item has an *item id*, counted from 0 in order of arrival. It does not change if the caller rearranges a list. The
+items that a policy removed are stored as runs. So the cost of storing them, and of finding changes since, depends on
+the number of changes, not on the length of the conversation.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from otel_assembly.errors import DescribeError
 from otel_assembly.history.history import History, ListHistory, text_digest
 from otel_assembly.history.read_events import ReadEvent, ReadEvents
 from otel_assembly.history.view import Run, View, difference, intersection, is_in, merged, to_runs
-from otel_assembly.ledger.made_items import Leaves, changed_since_made, created_by, made_before
-from otel_assembly.ledger.rearranged import numbered_read, recognised, renewed, still_told
+from otel_assembly.ledger.made_items import Leaves, changed_created_items, created_by, created_ids
+from otel_assembly.ledger.rearranged import known_ids, number_read_events, replace_copies, unchanged_exported
 from otel_assembly.ledger.snapshot import FIRST_MADE, ItemIds, LedgerInput, NumberedHistory, PendingUsage, Snapshot
 from otel_assembly.messages.content_snapshot import DescribedEvent, DescribedEvents, contents, equal, may_change
 
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 Key = TypeVar("Key")
 T = TypeVar("T")
 
-#: Ledgers that are known only by a conversation id; the least recently used are forgotten beyond it.
+#: The maximum number of ledgers that are found by a conversation id; the least recently used one is removed first.
 LEDGERS_BY_ID: Final = 1_000
-#: Events that the ledgers of all named conversations hold together; beyond it, the same.
+#: The maximum number of events in all these ledgers together; again, the least recently used one is removed first.
 EVENTS: Final = 200_000
-#: Named conversations whose assemblies are counted.
+#: The maximum number of named conversations whose assemblies are counted.
 CONVERSATIONS: Final = 10_000
-#: Recorders whose ledgers are kept.
+#: The maximum number of recorders with ledgers.
 RECORDERS: Final = 32
 #: The number of messages whose contents are compared in one slice.
 _COMPARED: Final = 2_048
@@ -55,75 +55,77 @@ _COMPARED_WHOLE: Final = 1_024
 #: The number of older messages of a longer list that are compared at each assembly, in rotation.
 _BLOCK: Final = 256
 
-#: What counts tokens, and its generation: where that is another, so are they.
+#: The name and the generation of a token counter. If one of them changes, all token counts may change.
 CountedBy: TypeAlias = tuple[str, int]
-#: An item at first sight: its id, its history with the ids there, and its position.
+#: A new item: its id, its history with the item ids, and its position there.
 Arrival: TypeAlias = tuple[int, NumberedHistory, int]
 
 
 class Ledger:
-    """One conversation as one agent has it, in one process."""
+    """The items and turns of one conversation of one agent, in one process."""
 
     def __init__(self, *, observed: bool = False) -> None:
         self.id = uuid.uuid4().hex
-        #: Whether somebody else's code assembles, whose output may be the next input.
+        #: Whether a framework's own code assembles, so that an output can be the next input.
         self.observed = observed
-        #: Of each step, its last output that was a history of its own: it is read on where that only grew.
+        #: By index of an observed step, its last output with a new history, which is extended if events are appended.
         self.step_outputs: dict[int, NumberedHistory] = {}
         self.lock = new_lock()
         self.turns = 0
         self.last: Snapshot | None = None
-        #: The last assembly whose span was recorded.
+        #: The id of the last assembly whose span was recorded.
         self.recorded_id: str | None = None
-        #: The items that recorded assemblies have told of, as runs, and how they were counted then.
-        self._told: list[Run] = []
-        self._told_by: CountedBy | None = None
-        #: The token table of the input, and how many of its estimates had been corrected by then.
-        self._told_table: tuple[TokenTable, int] | None = None
+        #: The exported items (items that spans of recorded assemblies describe), as runs, and their token counter.
+        self._exported: list[Run] = []
+        self._exported_by: CountedBy | None = None
+        #: The token table of the exported input, and the number of its estimates that had been corrected by then.
+        self._exported_table: tuple[TokenTable, int] | None = None
         self.pending_usage: PendingUsage | None = None
         self.next_item = 0
         self._next_made = FIRST_MADE
         self._numbered: NumberedHistory | None = None
-        #: What assemblies do here in slices, one of them at a time.
-        self.in_turn = SerialSlices(self.lock)
-        #: The last list that came in.
+        #: The work of assemblies in slices, one assembly at a time.
+        self.serial_slices = SerialSlices(self.lock)
+        #: The messages of the last input list.
         self._last_list: list[Any] = []
-        #: What was read of its events.
+        #: The facts of messages that were read.
         self.described = DescribedEvents()
-        #: Whether they are dicts, one and all.
+        #: Whether all messages of the last list are dicts.
         self._all_dicts = True
-        #: What each event of the last list said when it was read.
+        #: The content of each message of the last list when it was read.
         self._contents: list[Any] = []
-        #: From which position on messages were compared in this turn, and which in front of it.
+        #: The messages that were compared in this turn: all from a position on, and some positions in front of it.
         self._checked: tuple[int, AbstractSet[int]] = (0, frozenset())
-        #: Where the rotating block of compared messages starts.
+        #: The position at which the next rotating block of compared messages starts.
         self._block = 0
-        #: Whether the next list is compared whole.
+        #: Whether all messages of the next list are compared.
         self._compares_all = False
         #: The last stable prefix that was hashed: its prompts, its events and the state of the hash.
         self._hashed_prefix: tuple[tuple[str, ...], View, Any] | None = None
-        #: What a step made of others, by its item id: theirs, of those that nobody made.
+        #: By id of each created item, the input items that it replaces.
         self.leaves = Leaves()
 
-    def take(self, count: int) -> int:
-        """Give `count` new items their item ids; the first is returned."""
+    def new_item_ids(self, count: int) -> int:
+        """Reserve consecutive item ids for `count` new items, and return the first of them."""
         with self.lock:
             first = self.next_item
             self.next_item += count
             return first
 
     def new_created_id(self) -> int:
-        """Give an item that a step made its item id: those are counted on their own."""
+        """Reserve an item id for an event that a step created, and return it. These ids start at `FIRST_MADE`."""
         with self.lock:
             self._next_made += 1
             return self._next_made - 1
 
     def prefix_hash(self, prompts: tuple[str, ...], view: View) -> str:
-        """16 hex digits that stand for the text of a prefix; of one that only grew since the last, what came is read.
+        """Return a hash of the text of a prefix, as 16 hex digits.
+
+        If the prefix extends the last hashed one, only the new events are hashed.
 
         Args:
-            prompts: The prompts in it.
-            view: The events in it.
+            prompts: The prompts of the prefix.
+            view: The events of the prefix.
         """
         hashed = self._hashed_prefix
         if hashed is not None and hashed[0] == prompts and view.shared_with(hashed[1]) == len(hashed[1]):
@@ -140,63 +142,73 @@ class Ledger:
     def arrivals(
         self, source: LedgerInput, steps: Sequence[Step], by: CountedBy, table: TokenTable
     ) -> Slices[list[Arrival]]:
-        """What came in, or steps made, that no recorded assembly has told of as it is: also what is counted anew.
+        """Return the items of an assembly that its span has to describe, because they are not exported as they are now.
+
+        These are new or changed items, and exported items whose token count changed.
 
         Args:
-            source: What came in.
-            steps: What was done with it.
-            by: What counts it.
-            table: The tokens of the input's history.
+            source: The input.
+            steps: The steps, whose created items are included.
+            by: The token counter.
+            table: The token counts of the input's history.
         """
         numbered, view = source.numbered, source.view
-        item_id, told = numbered.item_ids.of, self._told if self._told_by == by else []
-        known, upto = self._told_table or (table, 0)
-        if told and (corrected := table.corrected[upto if known is table else 0 :]):
-            told = difference(told, merged((item_id(at), item_id(at) + 1) for at in corrected))
-        new = difference(merged([(first, last + 1) for first, last in source.runs]), told)
+        item_id, exported = numbered.item_ids.of, self._exported if self._exported_by == by else []
+        last_table, corrections = self._exported_table or (table, 0)
+        if exported and (corrected := table.corrected[corrections if last_table is table else 0 :]):
+            exported = difference(exported, merged((item_id(at), item_id(at) + 1) for at in corrected))
+        new = difference(merged([(first, last + 1) for first, last in source.runs]), exported)
         positions = numbered.item_ids.find(chain.from_iterable(starmap(range, new)))
-        found: dict[int, tuple[NumberedHistory, int]] = {}
-        while some := list(islice(positions, LISTED)):
-            found.update([(item_id(position), (numbered, position)) for position in some if view.holds(position)])
-            if len(some) == LISTED:
+        places: dict[int, tuple[NumberedHistory, int]] = {}
+        while batch := list(islice(positions, LISTED)):
+            places.update([(item_id(position), (numbered, position)) for position in batch if view.holds(position)])
+            if len(batch) == LISTED:
                 yield
         for step in steps:
             for (_, item), position in zip(step.created, step.created_positions, strict=True):
-                if not is_in(told, item):
-                    found.setdefault(item, (step.numbered_out, position))
-        return [(item, *place) for item, place in found.items()]
+                if not is_in(exported, item):
+                    places.setdefault(item, (step.numbered_out, position))
+        return [(item, *place) for item, place in places.items()]
 
     def mark_exported(
         self, assembly_id: str, source: LedgerInput, steps: Sequence[Step], by: CountedBy, table: TokenTable
     ) -> None:
-        """A reader knows of this assembly now, of all that came in, and of what its steps made."""
-        told = [(first, last + 1) for first, last in source.runs]
+        """Mark the items of an assembly's input, and those that its steps created, as exported by its span.
+
+        Args:
+            assembly_id: The id of the assembly.
+            source: The input.
+            steps: The steps.
+            by: The token counter.
+            table: The token counts of the input's history.
+        """
+        exported = [(first, last + 1) for first, last in source.runs]
         for step in steps:
-            told += [(item, item + 1) for _, item in step.created]
-        self._told = merged([*told, *self._told] if self._told_by == by else told)
-        self._told_by, self._told_table = by, (table, len(table.corrected))
+            exported += [(item, item + 1) for _, item in step.created]
+        self._exported = merged([*exported, *self._exported] if self._exported_by == by else exported)
+        self._exported_by, self._exported_table = by, (table, len(table.corrected))
         self.recorded_id = assembly_id
 
     def created_by(self, step: Step) -> Sequence[tuple[Any, int]]:
-        """What this step put in in the last assembly, with the item ids, and what is not in yet and did not change."""
+        """Return the events that a step created in the last assembly, with their item ids (see `made_items`)."""
         return created_by(self.last, step, self.facts_of, observed=self.observed)
 
     @property
     def size(self) -> int:
-        """How many events it holds."""
+        """The number of events in the ledger's histories."""
         histories = [numbered.history for numbered in self.step_outputs.values()]
         if self._numbered is not None:
             histories.append(self._numbered.history)
         return sum(map(len, set(histories)))
 
     def turn(self) -> int:
-        """Count an assembly; its number, from 0, is returned."""
+        """Count an assembly, and return its turn, from 0."""
         with self.lock:
             self.turns += 1
             return self.turns - 1
 
     def repeat_turn(self, turn: int) -> None:
-        """Give the number of an assembly that starts again to its next attempt."""
+        """Let the next assembly have this turn again, because the assembly of this turn starts again."""
         with self.lock:
             self.turns -= self.turns == turn + 1
 
@@ -204,7 +216,7 @@ class Ledger:
         """Read an assembly's input.
 
         Raises:
-            DescribeError: An event of a list cannot be read; the ledger stays as it was.
+            DescribeError: An event of a list cannot be read; the ledger does not change.
         """
         with self.lock:
             if isinstance(events, History):
@@ -223,16 +235,16 @@ class Ledger:
                 return self._open_history(events)
         if isinstance(events, ReadEvents):
             return self.open(events)
-        if type(events) is list and not self.in_turn.queue:
+        if type(events) is list and not self.serial_slices.queue:
             with self.lock:
                 if self._known and len(events) - self._known <= SLICE and self._continues(events):
                     return _result_of(self._append(events))
-        return await self.in_turn.do(self._open_list(list(events)))
+        return await self.serial_slices.do(self._open_list(list(events)))
 
     def open_in_place(self, events: Sequence[Any]) -> LedgerInput:
-        """As `open`, after the slices that assemblies of other tasks have begun here."""
+        """Read an assembly's input as `open` does, after completing the slices of other tasks' assemblies."""
         with self.lock:
-            self.in_turn.finish()
+            self.serial_slices.finish()
             return self.open(events)
 
     def _open_history(self, history: History) -> LedgerInput:
@@ -241,8 +253,8 @@ class Ledger:
             old, numbered = numbered, NumberedHistory(history, ItemIds())
             self._numbered, self._contents, self._last_list = numbered, [], []
             if old is not None:  # the conversation was loaded again
-                self._number(numbered, recognised(old, history.events, None, self.facts_of))
-                self._keep_known(numbered)
+                self._number(numbered, known_ids(old, history.events, None, self.facts_of))
+                self._remove_absent(numbered)
         new = view.end - numbered.item_ids.end
         if new > 0:
             numbered.item_ids.extend(new, self.next_item)
@@ -250,13 +262,13 @@ class Ledger:
         return LedgerInput(numbered, view)
 
     def _open_read(self, events: ReadEvents) -> LedgerInput:
-        """Read what was laid out for this turn, and read already: it costs what is new."""
-        old, numbered = self._numbered, numbered_read(self._numbered, events, self.take)
-        given: Any = events  # like a list, but only read
-        self._numbered, self._contents, self._last_list = numbered, given, given
-        if old is not None and (self._told or self.leaves):
-            self._forget(old, old.history.events, numbered)
-        return LedgerInput(numbered, numbered.history.view(), given)
+        """Open an input whose events were read already; the cost depends on the number of new events."""
+        old, numbered = self._numbered, number_read_events(self._numbered, events, self.new_item_ids)
+        read_only: Any = events  # it is used like a list, but never changed
+        self._numbered, self._contents, self._last_list = numbered, read_only, read_only
+        if old is not None and (self._exported or self.leaves):
+            self._remove_changed(old, old.history.events, numbered)
+        return LedgerInput(numbered, numbered.history.view(), read_only)
 
     def _open_list(self, events: list[Any]) -> Slices[LedgerInput]:
         numbered = self._numbered
@@ -267,19 +279,19 @@ class Ledger:
             self._continues(events) or (yield from self._is_copy(numbered, events))
         ):
             return (yield from self._append(events))
-        return (yield from self._rearranged(numbered, events))
+        return (yield from self._open_rearranged(numbered, events))
 
     def _append(self, events: list[Any]) -> Slices[LedgerInput]:
         """Read the messages of a list that follow those of the previous list."""
         numbered, known = cast("NumberedHistory", self._numbered), self._known
         if new := events[known:]:
             created = self.last.created if self.observed and self.last is not None else ()
-            made = made_before(created, numbered, new, self.facts_of) if created else [None] * len(new)
-            yield from self._take(numbered, new, made)
+            item_ids = created_ids(created, numbered, new, self.facts_of) if created else [None] * len(new)
+            yield from self._read_into(numbered, new, item_ids)
             if created:
-                places = {item: at for at, item in enumerate(made, known) if item is not None}
-                changed = changed_since_made(self.last, numbered, places)
-                self._told = difference(self._told, to_runs(sorted(changed)))
+                places = {item: at for at, item in enumerate(item_ids, known) if item is not None}
+                changed = changed_created_items(self.last, numbered, places)
+                self._exported = difference(self._exported, to_runs(sorted(changed)))
         return LedgerInput(numbered, numbered.history.view(), self._last_list)
 
     @property
@@ -288,12 +300,15 @@ class Ledger:
         numbered = self._numbered
         return len(numbered.history) if numbered is not None and isinstance(numbered.history, ListHistory) else 0
 
-    def _take(
-        self, numbered: NumberedHistory, events: Sequence[Any], made: Sequence[int | None] | None
+    def _read_into(
+        self, numbered: NumberedHistory, events: Sequence[Any], known: Sequence[int | None] | None
     ) -> Slices[None]:
-        """Put events behind those of a numbered history; all of them, or none if one cannot be read.
+        """Read events, and append them to a numbered history; append none if one cannot be read.
 
-        They get their item ids where it is known which of them were made before.
+        Args:
+            numbered: The history.
+            events: The events.
+            known: The item id of each event, None for a new item. If this is None, no item ids are set yet.
         """
         self.described.serve(len(numbered.history) + len(events))
         read: list[DescribedEvent] = []
@@ -304,12 +319,12 @@ class Ledger:
         for start in range(0, len(events), SLICE):
             if start:
                 yield
-            some = events[start : start + SLICE]
-            numbered.listed.take(some, [one.facts for one in read[start : start + SLICE]])
-            self._contents += [one.content for one in read[start : start + SLICE]]
-            self._all_dicts = self._all_dicts and all(type(event) is dict for event in some)
-            if made is not None:
-                self._number(numbered, made[start : start + SLICE])
+            batch, batch_read = events[start : start + SLICE], read[start : start + SLICE]
+            numbered.listed.take(batch, [event.facts for event in batch_read])
+            self._contents += [event.content for event in batch_read]
+            self._all_dicts = self._all_dicts and all(type(event) is dict for event in batch)
+            if known is not None:
+                self._number(numbered, known[start : start + SLICE])
 
     def _continues(self, events: list[Any]) -> bool:
         """Return True if a list starts with the objects of the previous list, and those were not changed in place.
@@ -333,8 +348,8 @@ class Ledger:
     def _is_current(self, events: list[Any], known: int) -> bool:
         """Return True if the messages that are compared in this turn have the content that was read.
 
-        Up to `_COMPARED_WHOLE` messages, all are compared. Of a longer list: what the previous assembly sent, the unit
-        of messages in front of it, everything behind, and a block that rotates through the rest.
+        Up to `_COMPARED_WHOLE` messages, all are compared. Of a longer list, these are compared: the messages that the
+        previous assembly sent, the atom in front of them, all later messages, and a block of the others, in rotation.
         """
         start, chosen = 0, list[int]()
         if known > _COMPARED_WHOLE and not self._compares_all:
@@ -375,10 +390,10 @@ class Ledger:
         return start, [*sent[: bisect_left(sent, start)], *block]
 
     def verify(self, source: LedgerInput, sent: NumberedHistory, view: View) -> bool:
-        """Return True if what an assembly sends, and the unit in front of the cut, has the content that was read.
+        """Return True if the messages to send, and the atom in front of the cut, have the content that was read.
 
-        It looks only at messages that were not compared when the input was read: a policy may send a message again
-        that it had dropped. If one was changed in place, the next `open` compares all messages.
+        Only messages that were not compared when the input was read are compared now: a policy may send a message again
+        that it had dropped. If a message was changed in place, the next `open` compares all messages.
 
         Args:
             source: The input of the assembly.
@@ -409,7 +424,7 @@ class Ledger:
         """Return True if a list starts with other objects that have the content of the previous list's messages."""
         known = self._known
         if not (known and self._all_dicts and len(events) >= known):
-            equal_so_far = renewed(numbered, events[:known], self._contents, self.described)
+            equal_so_far = replace_copies(numbered, events[:known], self._contents, self.described)
             if equal_so_far:
                 self._last_list = list(events)
             return equal_so_far
@@ -418,28 +433,28 @@ class Ledger:
                 yield
             stop = min(start + _COMPARED, known)
             if not equal(self._contents[start:stop], events[start:stop]):
-                return renewed(numbered, events[:known], self._contents, self.described)
+                return replace_copies(numbered, events[:known], self._contents, self.described)
         self._last_list = list(events)
         numbered.renew(self._last_list[:known], {})
         return True
 
     def _number(self, numbered: NumberedHistory, known: Sequence[int | None]) -> None:
-        """Give the newest items of a numbered history their item ids: those that they have already, or new ones."""
+        """Set the item ids of a history's newest events: known ids, or new ones if None."""
         unnumbered = 0
         for item_id in (*known, -1):
             if item_id is None:
                 unnumbered += 1
                 continue
-            numbered.item_ids.extend(unnumbered, self.take(unnumbered))
+            numbered.item_ids.extend(unnumbered, self.new_item_ids(unnumbered))
             unnumbered = 0
             if item_id >= 0:
                 numbered.item_ids.extend(1, item_id)
 
     def facts(self, event: Any) -> EventFacts:
-        """What is known of an event, which is read if it was not.
+        """Return the facts of an event; read it if it was not read before.
 
         Raises:
-            DescribeError: It cannot be read.
+            DescribeError: The event cannot be read.
         """
         if isinstance(event, ReadEvent):
             return event.facts
@@ -447,44 +462,52 @@ class Ledger:
             return self.described.of(event).facts
 
     def facts_of(self, event: Any) -> EventFacts | None:
-        """As `facts`; None where it cannot be read."""
+        """Return the facts of an event; None if it cannot be read."""
         try:
             return self.facts(event)
         except DescribeError:
             return None
 
-    def _rearranged(self, old: NumberedHistory, events: list[Any]) -> Slices[LedgerInput]:
+    def _open_rearranged(self, old: NumberedHistory, events: list[Any]) -> Slices[LedgerInput]:
+        """Open a list that is not the previous list with events appended: read all of it into a new history."""
         numbered = NumberedHistory(ListHistory(), ItemIds())
         before, were_dicts = self._contents, self._all_dicts
         self._contents, self._all_dicts = [], True
         try:
-            yield from self._take(numbered, events, None)
-        except BaseException:  # also where whoever waits for it is cancelled
+            yield from self._read_into(numbered, events, None)
+        except BaseException:  # also if the task that waits for the slices is cancelled
             self._contents, self._all_dicts = before, were_dicts
             raise
         sent = self.last if self.observed else None
-        self._number(numbered, recognised(old, events, sent, self.facts_of))
+        self._number(numbered, known_ids(old, events, sent, self.facts_of))
         if isinstance(old.history, ListHistory):
-            self._forget(old, before, numbered)
+            self._remove_changed(old, before, numbered)
         else:
-            self._keep_known(numbered)
+            self._remove_absent(numbered)
         self._numbered = numbered
         self._last_list = list(events)
         return LedgerInput(numbered, numbered.history.view(), self._last_list)
 
-    def _forget(self, old: NumberedHistory, before: Sequence[Any], new: NumberedHistory) -> None:
-        """Of what a reader was told, forget what is not here any more, and what says something else than it did."""
-        here = new.among(self.leaves)
-        self.leaves = Leaves((item, leaves) for item, leaves in self.leaves.items() if item in here)
-        if self._told:
-            self._told = still_told(self._told, self.last, (old, before), (new, self._contents))
+    def _remove_changed(self, old: NumberedHistory, before: Sequence[Any], new: NumberedHistory) -> None:
+        """Remove exported items that are absent or changed in a new input, and absent summaries' leaf items.
 
-    def _keep_known(self, numbered: NumberedHistory) -> None:
-        """Forget the items that neither this input nor the last assembly has."""
-        made = self.last.created if self.last is not None else ()
-        self._told = intersection(self._told, to_runs(sorted({*numbered.item_ids.all(), *(item for _, item in made)})))
-        here = numbered.among(self.leaves)
-        self.leaves = Leaves((item, leaves) for item, leaves in self.leaves.items() if item in here)
+        Args:
+            old: The previous input.
+            before: The contents of its events.
+            new: The new input.
+        """
+        present = new.among(self.leaves)
+        self.leaves = Leaves((item, leaves) for item, leaves in self.leaves.items() if item in present)
+        if self._exported:
+            self._exported = unchanged_exported(self._exported, self.last, (old, before), (new, self._contents))
+
+    def _remove_absent(self, numbered: NumberedHistory) -> None:
+        """Remove exported items that this input and the last assembly lack, and the leaf items of absent summaries."""
+        created = self.last.created if self.last is not None else ()
+        present = {*numbered.item_ids.all(), *(item for _, item in created)}
+        self._exported = intersection(self._exported, to_runs(sorted(present)))
+        in_input = numbered.among(self.leaves)
+        self.leaves = Leaves((item, leaves) for item, leaves in self.leaves.items() if item in in_input)
 
 
 def _result_of(work: Slices[T]) -> T:
@@ -498,13 +521,13 @@ def _result_of(work: Slices[T]) -> T:
 
 
 class _Keeper:
-    """For whom histories keep the ledgers of one assembler, in one process."""
+    """The key under which histories store the ledgers of one assembler, in one process."""
 
     __slots__ = ("__weakref__",)
 
 
-#: Ledgers of named conversations, by the recorder that their spans go to, then by whose they are. A program may create
-#: an assembler for each request.
+#: The ledgers of named conversations, by recorder, then by conversation, agent and assembler. They are shared by all
+#: assemblers of the process, because a program may create an assembler for each request.
 _SHARED: Final[Registry[Any, Registry[tuple[object, ...], Ledger]]] = Registry(RECORDERS, clear_after_fork=True)
 
 
@@ -513,10 +536,10 @@ def _named_ledgers() -> Registry[tuple[object, ...], Ledger]:
 
 
 class NamedConversation:
-    """What this process knows of a conversation that has an id, whoever of its agents assembles.
+    """A conversation with an id, of all its agents, in this process.
 
     Attributes:
-        assemblies: How many assemblies this process has finished for it.
+        assemblies: The number of assemblies that this process has finished for the conversation.
     """
 
     __slots__ = ("assemblies",)
@@ -529,7 +552,7 @@ _NAMED: Final[Registry[Any, Registry[str, NamedConversation]]] = Registry(RECORD
 
 
 def named_conversation(conversation_id: str | None, recorder: object) -> NamedConversation | None:
-    """The conversation of this id, as far as one recorder knows it; None without an id."""
+    """Return the conversation with an id, as counted for one recorder; None without an id."""
     if conversation_id is None:
         return None
     try:
@@ -549,8 +572,8 @@ class Ledgers:
     and name, and record the same agent with the same recorder. Without a conversation id, a ledger belongs to the
     assembler and the `History`, or to the assembler and the `Context` object.
 
-    A forked child begins them all anew, for its parent goes on with them: two processes would else tell different
-    things of one ledger.
+    A forked child starts with new ledgers, because its parent continues the old ones: spans of two processes must not
+    contradict each other about one ledger.
     """
 
     def __init__(self) -> None:
@@ -564,13 +587,13 @@ class Ledgers:
         self._by_context: WeakKeyDictionary[Context, Ledger] = WeakKeyDictionary()
 
     def of(self, events: Sequence[Any], context: Context, identity: tuple[object, ...], recorder: object) -> Ledger:
-        """The ledger of the conversation that these events belong to.
+        """Return the ledger of the conversation that these events belong to.
 
         Args:
             events: The events.
-            context: The context; it may name the conversation and the agent.
-            identity: What tells the assembler from others that assemble prompts of the same conversation and agent.
-            recorder: Where its records go.
+            context: The context, which may name the conversation and the agent.
+            identity: Distinguishes the assembler from others of the same conversation and agent: its class and name.
+            recorder: The recorder that exports the assemblies.
         """
         if context.conversation_id is not None:
             key = context.conversation_id, context.agent_name, *identity
@@ -578,22 +601,22 @@ class Ledgers:
             ledger = self._own.get(key)
             if ledger is None:
                 return self._own.put(key, shared.of(key, Ledger))
-            shared.get(key)  # it was used; an assembler keeps its ledgers also if another recorder takes over
+            shared.get(key)  # marks it as used; an assembler keeps its ledgers even if its recorder changes
             return ledger
         with self._lock:
             if isinstance(events, History):
-                # A ledger refers to its history, so that a dictionary of ours would keep both for ever: it is held by
-                # the history itself, and goes with it, or with this assembler.
-                held: WeakKeyDictionary[_Keeper, Ledger] = events.kept_for
-                return _at(held, self._keeper)
-            return _at(self._by_context, context)
+                # A ledger refers to its history, so a dictionary here would keep both alive. The history itself stores
+                # the ledger, until the history or this assembler is garbage collected.
+                by_keeper: WeakKeyDictionary[_Keeper, Ledger] = events.kept_for
+                return _get_or_create(by_keeper, self._keeper)
+            return _get_or_create(self._by_context, context)
 
     def weigh(self, ledger: Ledger, context: Context, identity: tuple[object, ...], recorder: object) -> None:
-        """Note how much a ledger holds; the least recently used ones are forgotten if all hold too much."""
+        """Update a ledger's number of events; if all have too many, remove the least recently used ledgers."""
         if context.conversation_id is not None:
             key = context.conversation_id, context.agent_name, *identity
-            for held in (self._own, self._named(recorder)):
-                held.weigh(key, ledger.size, EVENTS)
+            for ledgers in (self._own, self._named(recorder)):
+                ledgers.weigh(key, ledger.size, EVENTS)
 
     def _named(self, recorder: object) -> Registry[tuple[object, ...], Ledger]:
         try:
@@ -602,7 +625,7 @@ class Ledgers:
             return self._own
 
 
-def _at(ledgers: WeakKeyDictionary[Key, Ledger], key: Key) -> Ledger:
+def _get_or_create(ledgers: WeakKeyDictionary[Key, Ledger], key: Key) -> Ledger:
     ledger = ledgers.get(key)
     if ledger is None:
         ledger = ledgers[key] = Ledger()

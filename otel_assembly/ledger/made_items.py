@@ -1,4 +1,4 @@
-"""Items that steps made: what they stand for, and how they are known again where they come in or are made again."""
+"""Items that steps created: the items that they replace, and how they are recognized in later inputs and outputs."""
 
 from __future__ import annotations
 
@@ -16,58 +16,86 @@ if TYPE_CHECKING:
 
     Read = Callable[[Any], EventFacts | None]
 
-#: Items that steps made whose own origins are remembered.
-_SUMMARIES: Final = 64
+#: The maximum number of created items whose leaf items are stored.
+_MAX_ITEMS: Final = 64
 
 
 class Leaves(dict[int, "tuple[Run, ...]"]):
-    """What steps made of others, by its item id: theirs, of those that nobody made, as runs ``[first, last]``."""
+    """The leaf items that each created item replaces, by its item id, as runs ``[first, last]``.
+
+    Leaf items are items of the input. A summary of summaries replaces the leaf items of those summaries.
+    """
 
     def remember(self, item: int, leaves: tuple[Run, ...]) -> None:
-        """What an item that a step made stands for, for as long as it may come in and be compacted itself."""
+        """Store the leaf items of a created item, which may be compacted itself later; the oldest entry is removed."""
         self[item] = leaves
-        while len(self) > _SUMMARIES:
+        while len(self) > _MAX_ITEMS:
             del self[next(iter(self))]
 
     def of(self, runs: Iterable[Run]) -> list[Run]:
-        """Items as runs ``[first, last]``: in the place of what steps made, what that stands for."""
-        found = merged((first, last + 1) for first, last in runs)
-        made = [item for item in self if is_in(found, item)]
-        left = difference(found, merged((item, item + 1) for item in made))
-        theirs = ((first, last + 1) for item in made for first, last in self[item])
-        return [(start, stop - 1) for start, stop in merged([*left, *theirs])]
+        """Return items, as runs ``[first, last]``, with each created item replaced by its leaf items."""
+        items = merged((first, last + 1) for first, last in runs)
+        created = [item for item in self if is_in(items, item)]
+        rest = difference(items, merged((item, item + 1) for item in created))
+        leaves = ((first, last + 1) for item in created for first, last in self[item])
+        return [(start, stop - 1) for start, stop in merged([*rest, *leaves])]
 
 
 def created_by(last: Snapshot | None, step: Step, read: Read, *, observed: bool) -> Sequence[tuple[Any, int]]:
-    """What a step put in in the last assembly, with the item ids, and what is not in yet and did not change."""
-    if last is None or not last.did(step.index, step.policy):
+    """Return the events that a step created in the last assembly, with their item ids, to recognize them in its output.
+
+    Events that are in the step's input now, and dicts that changed in place since, are left out.
+
+    Args:
+        last: The last assembly; None if there is none.
+        step: The step of this assembly.
+        read: Reads an event.
+        observed: Whether a framework's own code assembles, so that its output can be the next input.
+    """
+    if last is None or not last.has_step(step.index, step.policy):
         return ()
     before = last.steps[step.index]
     if not before.created:
         return ()
-    there = step.numbered_in.among(before.injected).union(before.restored_items)  # what came in is found as such
+    present = step.numbered_in.among(before.injected).union(before.restored_items)  # those are matched as input
     if observed and step.earlier:
-        there |= step.earlier[0].numbered_in.among(before.injected)
-    said = dict(before.created_texts)
-    return [(event, item) for event, item in before.created if item not in there and _says(event, said[item], read)]
+        present |= step.earlier[0].numbered_in.among(before.injected)
+    texts = dict(before.created_texts)
+    created = before.created
+    return [(event, item) for event, item in created if item not in present and _has_texts(event, texts[item], read)]
 
 
-def _says(event: Any, texts: Sequence[str], read: Read) -> bool:
-    """Whether an event still says what it said; a dict can be changed in place."""
+def _has_texts(event: Any, texts: Sequence[str], read: Read) -> bool:
+    """Return True if an event still has these texts; only a dict can change in place."""
     return not isinstance(event, dict) or ((facts := read(event)) is not None and facts.texts == texts)
 
 
-def made_before(
-    made: Sequence[tuple[Any, int]], numbered: NumberedHistory, events: Sequence[Any], read: Read
+def created_ids(
+    created: Sequence[tuple[Any, int]], numbered: NumberedHistory, events: Sequence[Any], read: Read
 ) -> list[int | None]:
-    """The item ids of those events that a step of the last assembly made, and that are not in yet."""
-    there = numbered.among(item for _, item in made)
-    made = [one for one in made if one[1] not in there]
-    found = EventMatcher([event for event, _ in made], read=read).match(events) if made else [None] * len(events)
-    return [None if at is None else made[at][1] for at in found]
+    """Return the item id of each event that a step of the last assembly created; None for other events.
+
+    Args:
+        created: The events that the steps created, with their item ids.
+        numbered: The input so far. Items that it has already are not matched again.
+        events: New events of the input.
+        read: Reads an event.
+    """
+    present = numbered.among(item for _, item in created)
+    created = [(event, item) for event, item in created if item not in present]
+    matches = (
+        EventMatcher([event for event, _ in created], read=read).match(events) if created else [None] * len(events)
+    )
+    return [None if at is None else created[at][1] for at in matches]
 
 
-def changed_since_made(last: Snapshot | None, numbered: NumberedHistory, places: Mapping[int, int]) -> list[int]:
-    """Of the items at these places those that the last assembly put in, and that say something else now."""
-    said = (one for step in (last.steps if last is not None else ()) for one in step.created_texts)
-    return [item for item, texts in said if item in places and texts != numbered.history.facts(places[item]).texts]
+def changed_created_items(last: Snapshot | None, numbered: NumberedHistory, places: Mapping[int, int]) -> list[int]:
+    """Return the items that the last assembly created, and that have other texts now.
+
+    Args:
+        last: The last assembly.
+        numbered: The input.
+        places: The positions in the input, by item id, of the items to check.
+    """
+    created = (pair for step in (last.steps if last is not None else ()) for pair in step.created_texts)
+    return [item for item, texts in created if item in places and texts != numbered.history.facts(places[item]).texts]

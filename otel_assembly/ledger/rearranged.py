@@ -1,6 +1,7 @@
-"""Lists that are not what they were with more behind it: fresh objects, another order, events changed in place.
+"""Number input lists that are not the previous list with events appended.
 
-What stood there before keeps its item id, wherever it stands now.
+They can contain other objects of the same events, another order, or events that were changed in place. An event that
+the previous list contained keeps its item id at any position.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.history.read_events import ReadEvent, ReadEvents, ReadHistory
 from otel_assembly.history.view import difference, intersection, to_runs
-from otel_assembly.ledger.made_items import changed_since_made, made_before
+from otel_assembly.ledger.made_items import changed_created_items, created_ids
 from otel_assembly.ledger.snapshot import ItemIds, NumberedHistory
 from otel_assembly.matching.event_index import EventMatcher
 from otel_assembly.matching.sequence_diff import diff_sequences
@@ -25,137 +26,160 @@ if TYPE_CHECKING:
     from otel_assembly.ledger.snapshot import Snapshot
     from otel_assembly.messages.content_snapshot import DescribedEvents
 
-    #: A list with its item ids, and what each of its events said when it was read.
-    Said = tuple[NumberedHistory, Sequence[Any]]
+    #: An input with its item ids, and the content of each of its events when it was read.
+    NumberedContents = tuple[NumberedHistory, Sequence[Any]]
 
 _FACTS: Final = attrgetter("facts")
-#: The ends of a part that two turns share, which are compared.
+#: The number of events of a shared part that are compared: the first and the last.
 _ENDS: Final = 2
 
 
-def renewed(numbered: NumberedHistory, fresh: Sequence[Any], said: list[Any], described: DescribedEvents) -> bool:
-    """Take fresh objects of the events that a list held, if each says what it said; whether that is so.
+def replace_copies(
+    numbered: NumberedHistory, events: Sequence[Any], old_contents: list[Any], described: DescribedEvents
+) -> bool:
+    """Replace the objects of a list by other objects, if each has the content of the object that it replaces.
 
-    They are compared as lists; one by one only those that are not the same to the last attribute.
+    The lists of contents are compared first. Only events whose contents differ are read, because another attribute than
+    the text, such as an id that a framework added, may have changed.
 
     Args:
-        numbered: The list as it was.
-        fresh: What stands there now.
-        said: What each of its events said when it was read.
-        described: What was read of the conversation's events.
+        numbered: The previous list.
+        events: The new objects.
+        old_contents: The content of each event when it was read; it is updated for events that are read again.
+        described: The cache of the conversation's events.
+
+    Returns:
+        Whether the objects were replaced.
     """
-    held, history = numbered.history.events, numbered.history
-    if len(fresh) < len(history) or not all(map(is_, map(type, held), map(type, fresh))) or not readable(fresh):
+    history = numbered.history
+    old_events = history.events
+    same_types = len(events) >= len(history) and all(map(is_, map(type, old_events), map(type, events)))
+    if not same_types or not readable(events):
         return False
-    read: dict[int, DescribedEvent] = {}
+    reread: dict[int, DescribedEvent] = {}
     try:
-        for at in changed(said, contents(fresh)):
-            read[at] = described.of(fresh[at])
-            was = history.facts(at)
-            if was.name != read[at].facts.name:  # which is counted, and may be given to a message later
+        for at in changed(old_contents, contents(events)):
+            reread[at] = described.of(events[at])
+            facts = history.facts(at)
+            if facts.name != reread[at].facts.name:  # a name has tokens, and a framework may add it to a message later
                 return False
-            if not says_the_same(DescribedEvent(said[at], was), read[at]):
+            if not says_the_same(DescribedEvent(old_contents[at], facts), reread[at]):
                 return False
-    except Exception:  # noqa: BLE001  # a foreign type's comparison is not ours to trust
+    except Exception:  # noqa: BLE001  # the ``__eq__`` of a framework's type can raise any exception
         return False
-    for at, one in read.items():
-        said[at] = one.content
-    numbered.renew(fresh, {at: one.facts for at, one in read.items() if one.facts.id != history.facts(at).id})
+    for at, event in reread.items():
+        old_contents[at] = event.content
+    numbered.renew(events, {at: event.facts for at, event in reread.items() if event.facts.id != history.facts(at).id})
     return True
 
 
-def recognised(old: NumberedHistory, events: list[Any], sent: Snapshot | None, read: Read) -> list[int | None]:
-    """The item ids of those events that came in, or were sent, before.
+def known_ids(old: NumberedHistory, events: list[Any], sent: Snapshot | None, read: Read) -> list[int | None]:
+    """Return the item id of each event that a previous input or output contained; None for other events.
 
     Args:
-        old: What came in before.
-        events: What comes in now.
-        sent: The last assembly, where its output may be this input.
-        read: What is known of an event.
+        old: The previous input.
+        events: The events of this input.
+        sent: The last assembly if its output can be this input, as with an observed framework; else None.
+        read: Reads an event.
     """
     item_ids: list[int | None] = [None] * len(events)
     if sent is not None and sent.numbered is not old:
         ids = list(sent.numbered.of(sent.kept))
-        found = diff_sequences(list(sent.kept), events, read=read).found()
-        item_ids = [None if at is None else ids[at] for at in found]
-    made = sent.created if sent is not None else ()
-    for known in (partial(_came_before, old), partial(made_before, made, old)):
+        matches = diff_sequences(list(sent.kept), events, read=read).found()
+        item_ids = [None if at is None else ids[at] for at in matches]
+    created = sent.created if sent is not None else ()
+    for find_ids in (partial(_input_ids, old), partial(created_ids, created, old)):
         if None in item_ids:
-            taken = set(item_ids)
+            used = set(item_ids)
             places = [place for place, item_id in enumerate(item_ids) if item_id is None]
-            for place, item_id in zip(places, known([events[place] for place in places], read), strict=True):
-                item_ids[place] = None if item_id in taken else item_id
+            for place, item_id in zip(places, find_ids([events[place] for place in places], read), strict=True):
+                item_ids[place] = None if item_id in used else item_id
     return item_ids
 
 
-def _came_before(old: NumberedHistory, events: list[Any], read: Read) -> list[int | None]:
-    found = diff_sequences(old.history.events, events, old.places, read=read).found()
-    return [None if at is None else old.item_ids.of(at) for at in found]
+def _input_ids(old: NumberedHistory, events: list[Any], read: Read) -> list[int | None]:
+    """Return the item id of each event that the previous input contained; None for other events."""
+    matches = diff_sequences(old.history.events, events, old.places, read=read).found()
+    return [None if at is None else old.item_ids.of(at) for at in matches]
 
 
-def still_told(told: Sequence[Run], last: Snapshot | None, before: Said, now: Said) -> list[Run]:
-    """Of the items that a reader was told of, those that are here still, and say what they said."""
-    (old, said), (new, says) = before, now
-    here = dict(zip(new.item_ids.all(), range(len(new.item_ids)), strict=True))
-    stays = {*here, *(item for _, item in (last.created if last is not None else ()))}
-    gone = {
+def unchanged_exported(
+    exported: Sequence[Run], last: Snapshot | None, before: NumberedContents, now: NumberedContents
+) -> list[Run]:
+    """Return the exported items that are still present and have the content that was exported.
+
+    Args:
+        exported: The items that spans of recorded assemblies describe, as runs.
+        last: The last assembly, whose created items also count as present.
+        before: The previous input.
+        now: This input.
+    """
+    (old, _), (new, _) = before, now
+    places = dict(zip(new.item_ids.all(), range(len(new.item_ids)), strict=True))
+    present = {*places, *(item for _, item in (last.created if last is not None else ()))}
+    changed_items = {
         item
         for at, item in enumerate(old.item_ids.all())
-        if item in here and not _is_as_it_was((old, said), at, (new, says), here[item])
+        if item in places and not _is_unchanged(before, at, now, places[item])
     }
-    gone.update(changed_since_made(last, new, here))
-    return difference(intersection(told, to_runs(sorted(stays))), to_runs(sorted(gone)))
+    changed_items.update(changed_created_items(last, new, places))
+    return difference(intersection(exported, to_runs(sorted(present))), to_runs(sorted(changed_items)))
 
 
-def _is_as_it_was(before: Said, at: int, now: Said, place: int) -> bool:
-    (old, contents_then), (new, contents_now) = before, now
-    was, history = old.history, new.history
-    said, says = contents_then[at], contents_now[place]
+def _is_unchanged(before: NumberedContents, at: int, now: NumberedContents, place: int) -> bool:
+    """Return True if an item has the same content and calls at both positions, and belongs to the same atom."""
+    (old, old_contents), (new, new_contents) = before, now
+    old_history, history = old.history, new.history
+    old_content, content = old_contents[at], new_contents[place]
     return (
         (
-            (said is says and isinstance(said, ReadEvent))
-            or says_the_same(DescribedEvent(said, was.facts(at)), DescribedEvent(says, history.facts(place)))
+            (old_content is content and isinstance(old_content, ReadEvent))
+            or says_the_same(
+                DescribedEvent(old_content, old_history.facts(at)), DescribedEvent(content, history.facts(place))
+            )
         )
-        and was.calls(at) == history.calls(place)
-        and old.item_ids.of(was.atom(at)) == new.item_ids.of(history.atom(place))
+        and old_history.calls(at) == history.calls(place)
+        and old.item_ids.of(old_history.atom(at)) == new.item_ids.of(history.atom(place))
     )
 
 
-def numbered_read(old: NumberedHistory | None, events: ReadEvents, take: Callable[[int], int]) -> NumberedHistory:
-    """Events that were laid out, and read, before the assembly begins, with their item ids.
+def number_read_events(
+    old: NumberedHistory | None, events: ReadEvents, new_item_ids: Callable[[int], int]
+) -> NumberedHistory:
+    """Number events that were read before the assembly. The cost depends on the number of new events.
 
-    It costs what is new, for the rest are the very objects that stood there before.
+    That is possible because events of the previous turn are the same objects, mostly in parts of the same lists.
 
     Args:
-        old: What stood there before.
-        events: What stands there now.
-        take: Gives so many new item ids; it returns the first of them.
+        old: The input of the previous turn; None in the first turn.
+        events: The input of this turn.
+        new_item_ids: Reserves this number of new item ids, and returns the first of them.
     """
     numbered = NumberedHistory(ReadHistory(events), ItemIds())
     if old is None:
-        numbered.item_ids.extend(len(events), take(len(events)))
+        numbered.item_ids.extend(len(events), new_item_ids(len(events)))
         return numbered
     before: Sequence[Any] = old.history.events
     shared = _shared_parts(before, events) if isinstance(before, ReadEvents) else []
-    found = _found_between(before, events, shared)
-    if found is None:
-        found = _found_between(before, events, []) or []
-    for at, count in found:
+    runs = _match_turns(before, events, shared)
+    if runs is None:
+        runs = _match_turns(before, events, []) or []
+    for at, count in runs:
         if at is None:
-            numbered.item_ids.extend(count, take(count))
+            numbered.item_ids.extend(count, new_item_ids(count))
         else:
             numbered.item_ids.extend_from(old.item_ids, at, at + count)
     return numbered
 
 
 def _shared_parts(before: ReadEvents, events: ReadEvents) -> list[tuple[int, int, int]]:
-    """The long parts that two turns share: where each begins before and now, and its length.
+    """Return the parts of more than two events that two turns share, each as its place before and now, and its length.
 
-    A list of which a turn has several parts is not shared: events go over from one part to the other.
+    A list with several parts in a turn is left out, because an event of it can move from one part to another.
     """
-    (known, places), shared = (_single_parts(before), _single_parts(events)), list[tuple[int, int, int]]()
-    for name, (place, start, stop) in places.items():
-        at, start_before, stop_before = known.get(name, (0, -1, 0))
+    (old_parts, parts), shared = (_single_parts(before), _single_parts(events)), list[tuple[int, int, int]]()
+    for list_id, (place, start, stop) in parts.items():
+        at, start_before, stop_before = old_parts.get(list_id, (0, -1, 0))
         count = min(stop, stop_before) - start
         if start == start_before and count > _ENDS and (not shared or at > shared[-1][0]):
             shared.append((at, place, count))
@@ -163,44 +187,45 @@ def _shared_parts(before: ReadEvents, events: ReadEvents) -> list[tuple[int, int
 
 
 def _single_parts(events: ReadEvents) -> dict[int, tuple[int, int, int]]:
-    """The place, the start and the stop of each part whose list has no other part, by the identity of the list."""
+    """Return the place, the start and the stop of each part whose list has no other part, by the `id()` of the list."""
     lists = [id(part) for part, _, _ in events.parts]
     return {
-        name: (place, start, stop)
-        for name, place, (_, start, stop) in zip(lists, events.starts, events.parts, strict=False)
-        if lists.count(name) == 1
+        list_id: (place, start, stop)
+        for list_id, place, (_, start, stop) in zip(lists, events.starts, events.parts, strict=False)
+        if lists.count(list_id) == 1
     }
 
 
-def _found_between(
+def _match_turns(
     before: Sequence[Any], events: Sequence[Any], shared: Sequence[tuple[int, int, int]]
 ) -> list[tuple[int | None, int]] | None:
-    """Find events among those of the turn before, and compare only the ends of the parts that both share.
+    """Find events among those of the previous turn; of each shared part, only the first and last event are compared.
 
     Returns:
-        Runs of events that follow each other in both, each with the place of its first event before, or None if its
-        events are new, and its length. None if a part between its ends may not be found where it was.
+        Runs of events that are consecutive in both turns, each as the place of its first event in the previous turn,
+        or None if its events are new, and its length. None instead of the runs if a shared part was not found as a
+        whole, so that all events have to be compared.
     """
     old, old_places = _ends_only(before, [(at, count) for at, _, count in shared])
     new, new_places = _ends_only(events, [(place, count) for _, place, count in shared])
     diff = diff_sequences(old, new, read=_FACTS)
-    found = diff.found()
+    matches = diff.found()
     middle = [at for at in diff.middle if at is not None]
-    if not all(map(lt, middle, middle[1:])):  # what has no id is known by what stands around it
-        found = EventMatcher(old, read=_FACTS, by_identity=False).match(new)
+    if not all(map(lt, middle, middle[1:])):  # in another order, equal events without an id are matched by neighbors
+        matches = EventMatcher(old, read=_FACTS, by_identity=False).match(new)
     parts = {place: (at, count) for at, place, count in shared}
     ends = {place + count - 1: at + count - 1 for at, place, count in shared}
     runs: list[tuple[int | None, int]] = []
     newest = -1
-    for place, found_at in zip(new_places, found, strict=True):
-        at = None if found_at is None else old_places[found_at]
+    for place, match in zip(new_places, matches, strict=True):
+        at = None if match is None else old_places[match]
         expected, count = parts.get(place, (ends.get(place, at), 1))
-        # Matching goes on behind what was matched: a part in front of that is not found as a whole.
+        # Equal events are searched only after the last match, so that a part before it is not found as a whole.
         if at != expected or (place in parts and at is not None and newest > at):
             return None
         newest = max(newest, -1 if at is None else at)
         first, length = runs[-1] if runs else (None, 0)
-        if place in ends:  # it is in the run of its part
+        if place in ends:  # the run of its part includes it
             continue
         if length and (at is None if first is None else at == first + length):
             runs[-1] = first, length + count
@@ -210,12 +235,12 @@ def _found_between(
 
 
 def _ends_only(events: Sequence[Any], parts: Sequence[tuple[int, int]]) -> tuple[list[Any], list[int]]:
-    """Return events without those between the first and the last event of some parts; and the place of each."""
-    left: list[Any] = []
+    """Return the events without those between the ends of some parts, and the place of each returned event."""
+    rest: list[Any] = []
     places: list[int] = []
     at = 0
     for first, count in (*parts, (len(events) - 1, 1)):
-        left += events[at : first + 1]
+        rest += events[at : first + 1]
         places += range(at, first + 1)
         at = first + count - 1
-    return left, places
+    return rest, places

@@ -1,6 +1,7 @@
-"""The record of one assembly, from which `Assembly`, spans and metrics are read, and its numbers, worked out of it.
+"""The record of one assembly, and the numbers that `Assembly`, spans and metrics compute from it.
 
-The numbers are sums over what each step passes on, and differences from the assembly before: they cost what changed.
+The numbers are sums over the outputs of the steps, and differences from the previous assembly. So their cost depends on
+the number of changes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from otel_assembly.decision import DecisionOutcome, Overflow, OverflowCause, Pre
 from otel_assembly.history.history import KINDS
 from otel_assembly.history.tool_pairs import ECHO, REASONED, broken_in
 from otel_assembly.ledger.figures import Prefix, StepTotals, Totals
-from otel_assembly.ledger.snapshot import FIRST_MADE, ItemGroup, Snapshot, entered, gone, without
+from otel_assembly.ledger.snapshot import FIRST_MADE, ItemGroup, Snapshot, lasting_exits, subtract_groups, without
 from otel_assembly.messages.event_facts import EventKind
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ CALLER = "caller"
 
 @dataclass(slots=True)
 class Record:
-    """One assembly, whole."""
+    """One assembly of a ledger: its input, its steps and its result."""
 
     name: str | None
     model: str | None
@@ -50,44 +51,45 @@ class Record:
     context: Context
     meter: TokenMeter
     prompts_in: tuple[str, ...]
-    #: The model's window, in tokens, where it is known.
+    #: The model's window, in tokens; None if unknown.
     window: int | None = None
     _assembly_id: str = ""
-    #: The assembly before this one in the ledger.
+    #: The ledger's previous assembly; None if there is none.
     last: Snapshot | None = None
     #: The id of the ledger's last assembly whose span was recorded.
     previous_id: str | None = None
     steps: list[Step] = field(default_factory=list)
-    #: Whether somebody else's code ran it, so that nobody has seen to it that what belongs together stays together.
+    #: Whether a framework's own code assembled, so that tool pairs may be broken.
     observed: bool = False
-    #: Whether what came in could not be known: what is said to have come in is what is sent.
+    #: Whether the input could not be read, so that the record has the output as input.
     unknown: bool = False
-    #: How many events of its output the provider stores, so that the request does not contain them; None if unknown.
+    #: The number of output events that the provider stores, so that the request lacks them; None if unknown.
     held_events: int | None = None
     #: The kinds of edits that the request allows the provider to make. If there are any, the span ends with the answer.
     allowed_edits: tuple[str, ...] = ()
-    #: Whether a model is called with what it sends.
+    #: Whether a model is called with the output.
     called: bool = True
-    #: When it was over, where it is told later than that.
+    #: The end of the assembly, in nanoseconds since the epoch; None until it is set.
     ended_ns: int | None = None
-    #: What went wrong, where nothing is sent.
+    #: The exception because of which nothing is sent.
     error: BaseException | None = None
-    #: What went wrong, where what came in stays as it was all the same: a framework's care of a history, and no prompt.
+    #: The exception of an assembly whose output stays in use, such as a framework's compaction of its history.
     spared: BaseException | None = None
     overflow: Overflow | None = None
-    #: Those that close where the conversation is halted: the context's, and that of the history that came in.
+    #: The guards that know whether the conversation is halted: that of the context, and that of the input history.
     guards: Sequence[HaltGuard] = ()
     #: The conversation, if it has a name under which another process may continue it.
     named: NamedConversation | None = None
-    #: What halted the conversation before this assembly came to its end.
+    #: The event that halted the conversation before this assembly ended.
     halt: HaltEvent | None = None
+    #: The prompts that were counted last, and their tokens.
     _prompts: tuple[tuple[str, ...], int] | None = None
-    #: Tokens of what is sent, by kind, once somebody has asked.
+    #: The tokens of the output by event kind; None until they are computed.
     kinds: Sequence[int] | None = None
-    #: Its numbers and those of its steps, once somebody has asked.
+    #: The numbers of the assembly and of its steps; None, and empty, until they are computed.
     totals: Totals | None = None
     step_totals: Sequence[StepTotals] = ()
-    #: By step, the items that it took out in this turn; and those that are absent, and left before it.
+    #: The departures of this turn and of earlier turns; None until they are computed.
     departures: Departures | None = None
     _turns: int | None = None
 
@@ -107,7 +109,7 @@ class Record:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Where each prompt to send is from."""
+        """The source of each prompt to send: ``caller`` or a policy's name."""
         if self.error is not None:
             return ()
         return self.steps[-1].sources if self.steps else (CALLER,) * len(self.prompts_in)
@@ -120,7 +122,7 @@ class Record:
 
     @property
     def events_out(self) -> list[Any]:
-        """The events to send, of a list those that came in with this assembly: a later one may bring other objects."""
+        """The events to send. Of an input list, the objects of this assembly: a later list may have other objects."""
         view, given = self.view_out, self.ledger_input.given
         if given and view.history is self.ledger_input.view.history:
             return list(map(given.__getitem__, view.all_positions()))
@@ -133,12 +135,12 @@ class Record:
 
     @property
     def counted_by(self) -> tuple[str, int]:
-        """What counts its tokens, and the generation of that: where it is another, so are they."""
+        """The name and the generation of the token counter; if one of them changes, all token counts may change."""
         return self.meter.encoding, self.meter.counter.generation
 
     @property
     def made(self) -> AbstractSet[int]:
-        """The items that steps made: those that they let out, that did not go in, and that did not come in either."""
+        """The items that steps created and that are not in the assembly's input."""
         made: set[int] = set()
         for step in self.steps:
             made.update([item for _, item in step.created] if step.created else ())
@@ -147,56 +149,56 @@ class Record:
         return made
 
     def mark_exported(self) -> None:
-        """A reader knows of this assembly now, and of all that came in and that its steps made."""
+        """Mark the items of the input, and those that the steps created, as exported by this assembly's span."""
         source = self.ledger_input
         self.ledger.mark_exported(self.assembly_id, source, self.steps, self.counted_by, self.table(source.view))
 
-    def gone(self, step: Step) -> Sequence[ItemGroup]:
-        """What left by a step, and no later step put back."""
-        return gone(self.steps, step.index)
+    def lasting_exits(self, step: Step) -> Sequence[ItemGroup]:
+        """Return the items that left by a step, and that no later step restored."""
+        return lasting_exits(self.steps, step.index)
 
     def broken(self, view: View) -> int:
-        """Events of what a step let out that lost the other half of their pair."""
+        """Return the number of events in a view that lost the other half of their tool pair or reasoning."""
         return broken_in(view, self._separated(view))
 
     def _separated(self, view: View) -> set[int]:
-        """Return the positions of a view that hold reasoning, or the item behind it, without the other.
+        """Return the positions of a view that have reasoning, or its following item, without the other one.
 
-        If a step inserted or reordered events, its output is a history of its own, in which an answer does not show
-        that its reasoning is absent, and reasoning may stand in front of another answer.
+        The pairing of the view's history does not show them if a step inserted or reordered events. Its output is then
+        a new history, in which nothing marks absent reasoning, and reasoning may be in front of another answer.
         """
-        given, ids = self.ledger_input.view, self.ledger_input.numbered.item_ids
-        before, now = given.history.pairing, view.history.pairing
+        source, ids = self.ledger_input.view, self.ledger_input.numbered.item_ids
+        before, now = source.history.pairing, view.history.pairing
         step = next((step for step in self.steps if step.view_out is view), None)
-        if step is None or view.history is given.history or not before.reasoned:
+        if step is None or view.history is source.history or not before.reasoned:
             return set()
         places = {step.numbered_out.item_ids.of(position): position for position in view.positions()}
-        apart: set[int] = set()
+        separated: set[int] = set()
         for atom in before.reasoned:
-            whole = [at for at in before.members(atom) if before.flags[at] & REASONED and given.holds(at)]
-            stays = [places[item] for item in map(ids.of, whole) if item in places]
-            joined = len({now.atoms[at] for at in stays}) == 1 and all(now.flags[at] & REASONED for at in stays)
-            if len(stays) < len(whole) or not joined:
-                apart.update(stays)
-        return apart
+            members = [at for at in before.members(atom) if before.flags[at] & REASONED and source.holds(at)]
+            present = [places[item] for item in map(ids.of, members) if item in places]
+            joined = len({now.atoms[at] for at in present}) == 1 and all(now.flags[at] & REASONED for at in present)
+            if len(present) < len(members) or not joined:
+                separated.update(present)
+        return separated
 
     def items_tokens(self, view: View) -> int:
-        """Tokens of a view's items."""
+        """Return the tokens of a view's items."""
         return view.history.table(self.meter).sum(view)
 
     def used(self, step: Step) -> int | None:
-        """Tokens that a step let out and that count against its limit; None where that is one of the whole prompt."""
+        """Return the tokens of a step's output that count against its limit; None if it limits the whole prompt."""
         return None if step.beside_tokens is None else self.items_tokens(step.view_out) - step.beside_tokens
 
     def prompt_tokens(self, prompts: Sequence[str]) -> int:
-        """Tokens of prompts; of the same ones, which several steps let through, they are counted once."""
+        """Return the tokens of prompts; prompts that several steps pass on unchanged are counted once."""
         key = tuple(prompts)
         if self._prompts is None or self._prompts[0] != key:
             self._prompts = key, sum(map(self.meter.prompt, key))
         return self._prompts[1]
 
     def tokens(self, prompts: Sequence[str], view: View) -> int:
-        """Tokens of a rendered prompt."""
+        """Return the tokens of a whole prompt: system-level texts, tool schemas, the reply's priming and events."""
         return (
             self.prompt_tokens(prompts)
             + self.meter.tools(self.context.tools)
@@ -205,11 +207,11 @@ class Record:
         )
 
     def table(self, view: View) -> TokenTable:
-        """What was counted of a view's history."""
+        """Return the token counts of a view's history."""
         return view.history.table(self.meter)
 
     def count_sent(self) -> None:
-        """Count what is sent and has an estimate; where it came in too, for the tokens of arrivals are read there."""
+        """Count the events to send that have an estimate, also in the input's table, which has arrivals' tokens."""
         view, source = self.view_out, self.ledger_input.numbered
         self.table(view).exact(view)
         if self.numbered_out is not source and (table := source.history.table(self.meter)).estimated:
@@ -217,7 +219,7 @@ class Record:
                 table.tokens(position)
 
     def snapshot(self) -> Snapshot:
-        """What the next assembly needs of this one."""
+        """Return the result of this assembly, with which the next one is compared."""
         last = self.steps[-1] if self.steps else None
         kept = last.view_out if last is not None else self.ledger_input.view
         return Snapshot(
@@ -228,17 +230,17 @@ class Record:
             numbered=last.numbered_out if last is not None else self.ledger_input.numbered,
             kinds=self.kinds,
             kept_table=kept.history.table(self.meter),
-            arrived=self.ledger.next_item,
+            next_item=self.ledger.next_item,
             assemblies=self.named.assemblies if self.named is not None else 0,
             resumed=self.last is None and self.turns == 0,
         )
 
     @property
     def turns(self) -> int:
-        """How many turns of the conversation there were since the ledger's last assembly, this one included.
+        """The number of turns of the conversation since the ledger's last assembly, including this one.
 
-        0 if that is unknown: the ledger begins with an input that contains a response, so that the conversation began
-        in another process, or with another assembler.
+        0 if unknown: the first input of the ledger contains a response, so that the conversation began in another
+        process, or with another assembler.
         """
         if self._turns is None:
             self._turns = _turns_since(self.last, self.ledger_input, self.named)
@@ -246,7 +248,7 @@ class Record:
 
 
 def totals_of(record: Record) -> Totals:
-    """The numbers of an assembly and its steps, worked out once; what is sent is counted where it had an estimate."""
+    """Return the numbers of an assembly, and store those of its steps; they are computed once."""
     if record.totals is not None:
         return record.totals
     record.count_sent()
@@ -294,28 +296,30 @@ def totals_of(record: Record) -> Totals:
         budget=budget,
         fixed=fixed,
         used=used,
-        **_limited(record, tokens_out, budget, used),
+        **_limit_totals(record, tokens_out, budget, used),
     )
     return record.totals
 
 
 def set_window(record: Record, window: int | None) -> None:
-    """The model's window is known only now: numbers that somebody has asked for already are of it too."""
+    """Set the model's window, and update numbers that were computed without it."""
     record.window = window
     if window is not None and (totals := record.totals) is not None:
-        record.totals = replace(totals, **_limited(record, totals.tokens_out, totals.budget, totals.used))
+        record.totals = replace(totals, **_limit_totals(record, totals.tokens_out, totals.budget, totals.used))
 
 
 def _budget(record: Record, tokens: int) -> tuple[int | None, int | None, int | None]:
-    """The limit met first, broken or else fullest, what counts against it if not the prompt, and what is fixed."""
-    held: list[tuple[Any, int | None, int | None, int | None]] = [((), None, None, None)]
+    """Return the limit, `Totals.used` and the fixed tokens of the step with an exceeded limit, else the fullest one."""
+    limits: list[tuple[Any, int | None, int | None, int | None]] = [((), None, None, None)]
     for step in record.steps:
         if step.budget is not None:
             used = None if record.error is not None else record.used(step)
             share = _share(tokens if used is None else used, step.budget)
-            broken = step.overflow is not None and step.overflow is record.overflow
-            held.append(((broken, math.inf if share is None else share, -step.budget), step.budget, used, step.fixed))
-    _, budget, used, fixed = max(held, key=itemgetter(0))
+            exceeded = step.overflow is not None and step.overflow is record.overflow
+            limits.append(
+                ((exceeded, math.inf if share is None else share, -step.budget), step.budget, used, step.fixed)
+            )
+    _, budget, used, fixed = max(limits, key=itemgetter(0))
     if record.error is not None and record.overflow is not None and record.overflow.unit == "tokens":
         budget = record.overflow.budget
     return budget, used, fixed
@@ -325,10 +329,10 @@ def _share(tokens: int, limit: int | None) -> float | None:
     return tokens / limit if limit is not None and limit > 0 else None
 
 
-def _limited(record: Record, tokens: int, budget: int | None, used: int | None) -> dict[str, Any]:
-    """What of an assembly's numbers follows from its limits: its budget, and the window that its model has.
+def _limit_totals(record: Record, tokens: int, budget: int | None, used: int | None) -> dict[str, Any]:
+    """Return the fields of `Totals` that depend on the limits: the budget and the model's window.
 
-    A prompt over the window is an overflow, unless another limit could not hold before, or no model is called with it.
+    A prompt that exceeds the window is an overflow, unless another limit was exceeded, or no model is called with it.
     """
     window, overflow = record.window, record.overflow
     if window is not None and overflow is None and tokens > window and record.called and record.spared is None:
@@ -336,7 +340,7 @@ def _limited(record: Record, tokens: int, budget: int | None, used: int | None) 
     shares: list[float | None] = []
     if record.error is None:
         shares += _share(tokens if used is None else used, budget), _share(tokens, window)
-    if overflow is not None and overflow.unit == "tokens":  # also if it was raised, or if what was over was dropped
+    if overflow is not None and overflow.unit == "tokens":  # also if it was raised, or if the excess was dropped
         shares.append(_share(overflow.needed, overflow.budget))
         if record.error is not None:
             shares.append(_share(overflow.needed, window))
@@ -350,7 +354,7 @@ def _limited(record: Record, tokens: int, budget: int | None, used: int | None) 
 
 def _step_totals(record: Record, step: Step, tokens_in: int, tokens_out: int) -> StepTotals:
     if step.error is not None and record.error is not None:
-        # A policy that raised and was skipped let everything through; this one let nothing.
+        # A policy that raised and was skipped passes its input on; this one ended the assembly.
         return StepTotals(tokens_in, 0, 0, 0, len(step.view_in), record.items_tokens(step.view_in), 0, 0)
     dropped = dropped_tokens = compacted = compacted_tokens = 0
     for group in step.exits:
@@ -367,26 +371,29 @@ def _step_totals(record: Record, step: Step, tokens_in: int, tokens_out: int) ->
 
 
 def _flow(record: Record) -> Sequence[int]:
-    """Injected, dropped and compacted items and their tokens, from the assembly's input to its output."""
+    """Return the numbers and tokens of injected, dropped and compacted items between the assembly's input and output.
+
+    An item that one step created and another one removed does not count.
+    """
     source = record.ledger_input
     if record.error is not None:
         return 0, 0, len(source.view), record.items_tokens(source.view), 0, 0
     if not [step for step in record.steps if step.created]:
-        return list(map(sum, zip((0,) * 6, *[one[2:] for one in record.step_totals], strict=True)))
-    # Whatever stands in an assembly came in, or a step of it made it.
+        return list(map(sum, zip((0,) * 6, *[totals[2:] for totals in record.step_totals], strict=True)))
+    # Each item of an assembly is from its input, or created by a step.
     made, view, item_id = record.made, record.view_out, record.numbered_out.item_ids.of
     injected = view.pick_positions(position for position in view.positions() if item_id(position) in made)
     dropped, compacted = [0, 0], [0, 0]
     for step in record.steps:
-        for group in record.gone(step):
+        for group in record.lasting_exits(step):
             for part in [group] if group.numbered is source.numbered else without([group], made):
-                left = dropped if part.outcome is DecisionOutcome.DROPPED else compacted
-                left[0] += len(part.view)
-                left[1] += record.items_tokens(part.view)
+                counts = dropped if part.outcome is DecisionOutcome.DROPPED else compacted
+                counts[0] += len(part.view)
+                counts[1] += record.items_tokens(part.view)
     return [len(injected), record.items_tokens(injected), *dropped, *compacted]
 
 
-#: Of what is not an event, and of the kinds of events, in the order in which they are told.
+#: The names of the parts of a prompt: those that are not events, and the kinds of events, in the order of export.
 _NAMES: Final = (
     PromptPart.PROMPT.value,
     PromptPart.TOOL_SCHEMAS.value,
@@ -397,10 +404,10 @@ _NAMES: Final = (
 
 
 def tokens_by_kind(record: Record) -> dict[str, int]:
-    """What fills the prompt to send; the numbers sum to its tokens.
+    """Return the tokens of the prompt to send by part and event kind; they add up to all its tokens.
 
-    A message's framing is counted with the message; ``framing`` is what belongs to no single event: the reply's
-    priming, and the marks of messages that several texts are joined to.
+    A message's framing is counted with the message. The part ``framing`` contains tokens of no single event: the
+    reply's priming, and the framing of messages to which several events are joined.
     """
     if record.error is not None:
         return {}
@@ -414,15 +421,15 @@ def tokens_by_kind(record: Record) -> dict[str, int]:
 
 
 def _tokens_of_kinds(record: Record) -> Sequence[int]:
-    """By what came and what went since the last prompt, where that is less than all of it."""
+    """Return the output's tokens by event kind: those of the last prompt plus the changes, if that is less work."""
     if record.kinds is not None:
         return record.kinds
     view, last = record.view_out, record.last
     table = record.table(view)
     if last is not None and last.kinds is not None and last.kept.history is view.history and last.kept_table is table:
-        came, went = view.minus(last.kept), last.kept.minus(view)
-        if len(came) + len(went) < len(view):
-            changes = zip(last.kinds, table.by_kind(came), table.by_kind(went), strict=True)
+        added, removed = view.minus(last.kept), last.kept.minus(view)
+        if len(added) + len(removed) < len(view):
+            changes = zip(last.kinds, table.by_kind(added), table.by_kind(removed), strict=True)
             record.kinds = [tokens + more - less for tokens, more, less in changes]
             return record.kinds
     record.kinds = table.by_kind(view)
@@ -430,17 +437,17 @@ def _tokens_of_kinds(record: Record) -> Sequence[int]:
 
 
 def arrivals(record: Record) -> Slices[list[Arrival]]:
-    """The items that no recorded assembly has told of as they are: those that came in, and those that steps made."""
+    """Return the items of the input, and those that steps created, that are not exported as they are now."""
     source = record.ledger_input
     return record.ledger.arrivals(source, record.steps, record.counted_by, record.table(source.view))
 
 
-#: Events that a model's answer consists of.
+#: The kinds of events that a model's answer consists of.
 _ANSWERS: Final = frozenset({EventKind.RESPONSE, EventKind.TOOL_CALL})
 
 
 def _turns_since(last: Snapshot | None, source: LedgerInput, named: NamedConversation | None) -> int:
-    """`Record.turns`: each request that arrived with a response behind it was a turn that this ledger did not see.
+    """Return `Record.turns`: each new request with a response after it is a turn that this ledger did not record.
 
     The turns that this process assembled for other agents of the conversation are not counted.
     """
@@ -449,24 +456,25 @@ def _turns_since(last: Snapshot | None, source: LedgerInput, named: NamedConvers
         return 0 if 0 <= history.pairing.last_response < view.end else 1
     if named is None:
         return 1
-    arrived = ((max(first, last.arrived), until) for first, until in source.runs if last.arrived <= until < FIRST_MADE)
-    turns, asked = 1, False
+    start = last.next_item
+    arrived = ((max(first, start), until) for first, until in source.runs if start <= until < FIRST_MADE)
+    turns, is_open = 1, False
     for position in source.numbered.item_ids.find(chain.from_iterable(range(low, high + 1) for low, high in arrived)):
         kind = history.kind(position)
         if kind is EventKind.REQUEST:
-            asked = True
-        elif asked and kind in _ANSWERS:
-            turns, asked = turns + 1, False
+            is_open = True
+        elif is_open and kind in _ANSWERS:
+            turns, is_open = turns + 1, False
     return max(1, turns - (named.assemblies - last.assemblies)) if turns > 1 else 1
 
 
 @dataclass(slots=True)
 class Departures:
-    """The items that are absent from a prompt, and were in the last one of the ledger, or arrived since.
+    """The items that are absent from a prompt, and that the ledger's last prompt contained, or that are new since.
 
     Attributes:
-        now: By step, the items that left in this turn.
-        resumed: The items that left before it, in turns that this ledger did not see.
+        now: By index of the step, the items that left in this turn.
+        resumed: The items that left before this turn, in turns that this ledger did not record.
     """
 
     now: dict[int, Sequence[ItemGroup]]
@@ -474,41 +482,42 @@ class Departures:
 
 
 def departures_of(record: Record) -> Departures:
-    """Find out which items left in this turn; worked out once.
+    """Return the departures of an assembly; they are computed once.
 
     If other processes assembled turns of the conversation since the ledger's last one, it is unknown which items left
-    in which turn. Then each turn has an equal share of them, and this turn the newest, which are the nearest to a cut:
-    every process counts its own turns only, so that the sum over all processes does not depend on their number. The
-    turn in which a ledger resumed is counted with the next one, because its share is unknown by then.
+    in which turn. Then each turn gets an equal share of them, and this turn gets the newest items, because those are
+    nearest to a cut. Each process counts only its own turns, so the sum over all processes does not depend on their
+    number. The turn in which a ledger resumed is counted with the next one: its share is not known earlier.
     """
     if record.departures is None:
         last = record.last
         now: dict[int, Sequence[ItemGroup]] = {}
         for step in record.steps if record.error is None else ():
             if step.exits:
-                left = record.gone(step)
-                now[step.index] = left if last is None else entered(left, last.gone, tagged=False)
+                exits = record.lasting_exits(step)
+                now[step.index] = exits if last is None else subtract_groups(exits, last.exits, tagged=False)
         resumed: list[ItemGroup] = []
         if now and record.turns != 1:
             groups = list(chain.from_iterable(now.values()))
-            came = sorted({item for group in groups for item in group.numbered.of(group.view) if item < FIRST_MADE})
+            items = sorted({item for group in groups for item in group.numbered.of(group.view) if item < FIRST_MADE})
             counted = 2 if last is not None and last.resumed else 1
-            share = _share_of(len(came), record.turns, record.turn, counted)
-            earlier = set(came[: len(came) - share])
-            resumed = without(groups, set(came[len(came) - share :]) | record.made)
-            now = {index: without(some, earlier) for index, some in now.items()}
+            share = _share_of(len(items), record.turns, record.turn, counted)
+            earlier = set(items[: len(items) - share])
+            resumed = without(groups, set(items[len(items) - share :]) | record.made)
+            now = {index: without(departed, earlier) for index, departed in now.items()}
         record.departures = Departures(now, resumed)
     return record.departures
 
 
 def _share_of(items: int, turns: int, turn: int, counted: int) -> int:
-    """How many of the items that left in several turns are counted now; none if the number of turns is unknown (0).
+    """Return how many of the items that left in several turns are counted now; 0 if the number of turns is unknown.
 
     Args:
-        items: How many left.
-        turns: In how many turns, this one included.
-        turn: The index of this turn: the remainder goes to some of the turns, so that they sum to the items.
-        counted: How many of the turns are counted: this one, and the one in which the ledger resumed.
+        items: The number of items that left.
+        turns: The number of turns in which they left, including this one; 0 if unknown.
+        turn: The index of this turn. It selects the turns that get one of the remaining items each, so that the shares
+            add up to `items`.
+        counted: The number of turns that are counted now: 1, or 2 with the turn in which the ledger resumed.
     """
     if not turns:
         return 0
@@ -517,12 +526,18 @@ def _share_of(items: int, turns: int, turn: int, counted: int) -> int:
 
 
 def exits_from_the_prompt(record: Record, step: Step) -> Sequence[ItemGroup]:
-    """What was in the previous prompt, or arrived since, and left by this step: what a counter counts."""
+    """Return the departures by a step in this turn, which the counter metrics add up."""
     return departures_of(record).now.get(step.index, ()) if step.exits else ()
 
 
 def dropped_new(record: Record, step: Step, *, net: bool = False) -> int:
-    """How many items a step dropped that were in the previous prompt, or are new; net: that no step made."""
+    """Return how many items a step dropped that were in the previous prompt, or are new.
+
+    Args:
+        record: The assembly.
+        step: The step.
+        net: Whether to leave out items that a step of this assembly created.
+    """
     if not step.exits or record.error is not None:
         return 0
     groups = [group for group in exits_from_the_prompt(record, step) if group.outcome is DecisionOutcome.DROPPED]
@@ -532,7 +547,7 @@ def dropped_new(record: Record, step: Step, *, net: bool = False) -> int:
 
 
 def prefix_of(record: Record) -> Prefix:
-    """Compare the prompt to send with the one before it in the ledger."""
+    """Compare the prompt to send with the ledger's previous prompt."""
     last = record.last
     if last is None or record.error is not None or record.spared is not None:
         first = PrefixBreak.FIRST if record.turns else PrefixBreak.RESUMED
@@ -542,95 +557,104 @@ def prefix_of(record: Record) -> Prefix:
     if record.context.tools != last.tools:  # providers render the schemas in front of everything else
         cause: str | None = PrefixBreak.PROMPT_CHANGED.value
         return Prefix(previous_bytes=previous, cause=cause, reuse=0.0 if previous else None)
-    whole = 0
-    for one, other in zip(prompts, before, strict=False):
-        if one != other:
+    shared = 0
+    for prompt, old_prompt in zip(prompts, before, strict=False):
+        if prompt != old_prompt:
             break
-        whole += 1
-    size = sum(map(_size, prompts[:whole]))
-    tokens = record.prompt_tokens(prompts if whole == len(prompts) else prompts[:whole])
+        shared += 1
+    size = sum(map(_size, prompts[:shared]))
+    tokens = record.prompt_tokens(prompts if shared == len(prompts) else prompts[:shared])
     tokens += record.meter.tools(record.context.tools)
     events, cause = 0, None
-    if whole < len(before) or whole < len(prompts):
-        if whole < min(len(before), len(prompts)):
-            one, other = prompts[whole], before[whole]
-            lengths = range(1, min(len(one), len(other)) + 1)
-            size += _size(one[: bisect_left(lengths, True, key=lambda length: one[:length] != other[:length])])
-        cause = PrefixBreak.PROMPT_CHANGED.value if whole < len(before) or last.kept else None
+    if shared < len(before) or shared < len(prompts):
+        if shared < min(len(before), len(prompts)):
+            prompt, old_prompt = prompts[shared], before[shared]
+            lengths = range(1, min(len(prompt), len(old_prompt)) + 1)
+            differs = bisect_left(lengths, True, key=lambda length: prompt[:length] != old_prompt[:length])
+            size += _size(prompt[:differs])
+        cause = PrefixBreak.PROMPT_CHANGED.value if shared < len(before) or last.kept else None
     else:
         events = shared_prefix(view, last.kept)
-        shared = view.pick([(0, events)])
-        size += shared.history.view_size(shared)
-        tokens += record.items_tokens(shared)
+        shared_view = view.pick([(0, events)])
+        size += shared_view.history.view_size(shared_view)
+        tokens += record.items_tokens(shared_view)
         if events < len(last.kept):
             cause = _cause(record, last, events)
     if cause is not None and record.turns > 1:  # the previous prompt was made in another process
-        return Prefix(tokens, size, previous, whole, events, PrefixBreak.RESUMED.value)
-    return Prefix(tokens, size, previous, whole, events, cause, size / previous if previous else None)
+        return Prefix(tokens, size, previous, shared, events, PrefixBreak.RESUMED.value)
+    return Prefix(tokens, size, previous, shared, events, cause, size / previous if previous else None)
 
 
 def shared_prefix(new: View, old: View) -> int:
-    """How many items two views begin with that read the same: by interval as far as that goes, then by their text."""
+    """Return the number of items with equal text with which two views begin: compared by runs, then one by one."""
     count = new.shared_with(old)
     if count == min(len(new), len(old)):
         return count
-    if not _reads_the_same(new.history, new.position(count), old.history, old.position(count)):
+    if not _have_equal_content(new.history, new.position(count), old.history, old.position(count)):
         return count
     rest = zip(*(view.pick([(count, len(view))]).positions() for view in (new, old)), strict=False)
-    for position, other in rest:
-        if not _reads_the_same(new.history, position, old.history, other):
+    for position, old_position in rest:
+        if not _have_equal_content(new.history, position, old.history, old_position):
             break
         count += 1
     return count
 
 
-def _reads_the_same(history: History, position: int, other: History, at: int) -> bool:
-    if history is other and position == at:
+def _have_equal_content(history: History, position: int, old_history: History, at: int) -> bool:
+    """Return True if the model reads the same in the events at two positions."""
+    if history is old_history and position == at:
         return True
-    if history.size(position) != other.size(at):
+    if history.size(position) != old_history.size(at):
         return False
-    if (history.flags(position) ^ other.flags(at)) & ECHO or history.digest(position) != other.digest(at):
+    if (history.flags(position) ^ old_history.flags(at)) & ECHO or history.digest(position) != old_history.digest(at):
         return False
-    # What an image shows is in no text.
-    return not history.has_media(position) or bool(history.event(position) == other.event(at))
+    # The digest covers texts only, so media are compared as objects.
+    return not history.has_media(position) or bool(history.event(position) == old_history.event(at))
 
 
 def _cause(record: Record, last: Snapshot, at: int) -> str:
-    """Why the item at index `at` of the previous prompt is not there, or is not what is there now."""
+    """Return why the prompt to send has another item, or changed content, at the first index that is not shared.
+
+    Args:
+        record: The assembly.
+        last: The previous assembly.
+        at: The index in both prompts' events.
+    """
     kept, view, numbered = last.kept, record.view_out, record.numbered_out
     old, new = kept.position(at), view.position(at) if at < len(view) else -1
-    item, entrant = last.numbered.item_ids.of(old), numbered.item_ids.of(new) if new >= 0 else -1
-    if entrant == item:
+    item, new_item = last.numbered.item_ids.of(old), numbered.item_ids.of(new) if new >= 0 else -1
+    if new_item == item:
         return PrefixBreak.EVENT_CHANGED.value
     for step in record.steps:
         for group in step.exits:
-            if _holds(group, kept, old, item):
+            if _has_item(group, kept, old, item):
                 compacted = group.outcome is DecisionOutcome.COMPACTED
                 return PrefixBreak.COMPACTED.value if compacted else PrefixBreak.CUT_MOVED.value
-        summarises = DecisionOutcome.COMPACTED in [group.outcome for group in step.exits]
-        before = last.steps[step.index].created if last.did(step.index, step.policy) else ()
-        if summarises and (item in {item_id for _, item_id in before} or entrant in step.injected):
+        compacts = DecisionOutcome.COMPACTED in [group.outcome for group in step.exits]
+        before = last.steps[step.index].created if last.has_step(step.index, step.policy) else ()
+        if compacts and (item in {item_id for _, item_id in before} or new_item in step.injected):
             return PrefixBreak.COMPACTED.value
     if item not in numbered.of(view):
         return PrefixBreak.EVENT_CHANGED.value
-    if entrant in last.numbered.of(kept):
+    if new_item in last.numbered.of(kept):
         return PrefixBreak.REORDERED.value
-    out_before = any(_holds(group, view, new, entrant) for group in last.gone)
-    return PrefixBreak.CUT_MOVED.value if out_before else PrefixBreak.EVENT_CHANGED.value
+    had_left = any(_has_item(group, view, new, new_item) for group in last.exits)
+    return PrefixBreak.CUT_MOVED.value if had_left else PrefixBreak.EVENT_CHANGED.value
 
 
-def _holds(group: ItemGroup, view: View, position: int, item: int) -> bool:
-    """Whether a group has the item that stands at a position of the view's history."""
+def _has_item(group: ItemGroup, view: View, position: int, item: int) -> bool:
+    """Return True if a group has an item, which is at this position of the view's history."""
     if group.view.history is view.history:
         return group.view.holds(position)
     return any(map(group.view.holds, group.numbered.item_ids.find([item])))
 
 
 def prefix_hash(record: Record, prefix: Prefix) -> str:
-    """16 hex digits that stand for the text of a prefix, equal in every process."""
+    """Return a hash of a prefix's text, as 16 hex digits that are equal in every process."""
     view = record.view_out.pick([(0, prefix.events)])
     return record.ledger.prefix_hash(record.prompts_out[: prefix.prompts], view)
 
 
 def _size(text: str) -> int:
+    """Return the bytes of a text in UTF-8."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

@@ -1,6 +1,7 @@
-"""What a ledger holds of one assembly: who its items are, what each step let out and why, and what the next one needs.
+"""The data of one assembly in a ledger: item ids, steps with their results and reasons, and the snapshot of the turn.
 
-Items are compared as intervals over the columns of their history, so that finding what is new costs what changed.
+Items are compared as runs over the columns of their history. So the cost of finding new items depends on the number of
+changes, not on the length of the conversation.
 """
 
 from __future__ import annotations
@@ -27,26 +28,30 @@ if TYPE_CHECKING:
     from otel_assembly.history.view import View
     from otel_assembly.messages.event_facts import EventFacts
 
-#: The first of the items that policies made: they are numbered on their own, above all that came in.
+#: The first item id of events that steps created. They are numbered apart from input events, and above them.
 FIRST_MADE: Final = 1 << 62
-#: So many runs of what it dropped a step lists.
+#: The maximum number of runs of dropped items that a step's span lists.
 MAX_RUNS: Final = 64
-#: What happened to an item, and why.
+#: The outcome of an item, and the reason for it.
 Tag: TypeAlias = "tuple[DecisionOutcome, DecisionReason]"
 
 
 def item_text(item: int) -> str:
-    """An item id as it is written: ``7`` of what came in, ``m7`` of what a policy made."""
+    """Return an item id as text: ``7`` for an event of the input, ``m7`` for one that a step created."""
     return str(item) if item < FIRST_MADE else f"m{item - FIRST_MADE}"
 
 
 def run_text(first: int, last: int) -> str:
-    """A run of item ids as it is written: ``7``, or ``7-9``."""
+    """Return a run of item ids as text: ``7``, or ``7-9``."""
     return item_text(first) if first == last else f"{item_text(first)}-{item_text(last)}"
 
 
 class ItemIds:
-    """The item ids of a history's positions, as runs of consecutive ones."""
+    """The item id of each position of a history, stored as runs of consecutive ids.
+
+    Attributes:
+        end: One past the last position that has an item id.
+    """
 
     __slots__ = ("_ids", "_positions", "end")
 
@@ -56,7 +61,7 @@ class ItemIds:
         self.end = 0
 
     def extend(self, count: int, first: int) -> None:
-        """The next `count` positions have the item ids from `first` on."""
+        """Give the next `count` positions consecutive item ids, from `first` on."""
         if count <= 0:
             return
         if not self._positions or self._ids[-1] + self.end - self._positions[-1] != first:
@@ -64,25 +69,25 @@ class ItemIds:
             self._ids.append(first)
         self.end += count
 
-    def extend_from(self, other: ItemIds, start: int, stop: int) -> None:
-        """The next positions have the item ids that ``start`` to ``stop`` have in another history."""
+    def extend_from(self, source: ItemIds, start: int, stop: int) -> None:
+        """Give the next positions the item ids of positions ``[start, stop)`` in another history."""
         if start == self.end == 0 and stop:
-            runs = bisect_left(other._positions, stop)
-            self._positions, self._ids, self.end = other._positions[:runs], other._ids[:runs], stop
+            runs = bisect_left(source._positions, stop)
+            self._positions, self._ids, self.end = source._positions[:runs], source._ids[:runs], stop
             return
-        for first, last in other.spans(start, stop):
+        for first, last in source.spans(start, stop):
             self.extend(last - first + 1, first)
 
     def of(self, position: int) -> int:
-        """The item id of a position."""
+        """Return the item id of a position."""
         run = bisect_right(self._positions, position) - 1
         return self._ids[run] + position - self._positions[run]
 
     def find(self, item_ids: Iterable[int]) -> Iterator[int]:
-        """The positions that have these item ids; those that none has are passed over, and what comes in meanwhile."""
+        """Yield the positions of these item ids. Ids without a position, and positions added meanwhile, are skipped."""
         starts, ids = list(self._positions), list(self._ids)
         ends = [*starts[1:], self.end]
-        if any(one > other for one, other in pairwise(ids)):
+        if any(first > second for first, second in pairwise(ids)):
             wanted = sorted(set(item_ids))
             for start, first, stop in zip(starts, ids, ends, strict=True):
                 low, high = bisect_left(wanted, first), bisect_left(wanted, first + stop - start)
@@ -94,7 +99,7 @@ class ItemIds:
                 yield position
 
     def spans(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """The item ids of positions ``[start, stop)``, as runs ``[first, last]``."""
+        """Yield the item ids of positions ``[start, stop)``, as runs ``[first, last]``."""
         run = bisect_right(self._positions, start) - 1
         while start < stop:
             upto = min(stop, self._positions[run + 1] if run + 1 < len(self._positions) else self.end)
@@ -103,7 +108,7 @@ class ItemIds:
             start, run = upto, run + 1
 
     def spans_backward(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """The same from the end, on demand: the position of each run, and the run."""
+        """Yield, from the end on, the first position of each run of `spans`, and the run's first and last item id."""
         run = bisect_right(self._positions, stop - 1) - 1
         while start < stop:
             low = max(start, self._positions[run])
@@ -115,7 +120,7 @@ class ItemIds:
         return self.end
 
     def all(self) -> Iterator[int]:
-        """Every item id, by position."""
+        """Yield every item id, in the order of positions."""
         for first, last in self.spans(0, self.end):
             yield from range(first, last + 1)
 
@@ -126,23 +131,28 @@ class NumberedHistory:
 
     history: History
     item_ids: ItemIds
-    #: Of a step's output: the numbered history that came into the step.
+    #: If this is a step's output: the numbered history of the step's input.
     step_input: NumberedHistory | None = None
     _places: EventIndex | None = None
 
     @property
     def listed(self) -> ListHistory:
-        """Its history, where that is of a list: what came in as one, or what a step made."""
+        """The history, which must be that of a list: a list as input, or a step's output."""
         return cast("ListHistory", self.history)
 
     def places(self) -> EventIndex:
-        """Where its events stand."""
+        """Return an index of the history's events, which finds their positions."""
         if self._places is None:
             self._places = EventIndex(self.history.events, self.history.facts)
         return self._places
 
     def renew(self, events: Sequence[Any], reread: Mapping[int, EventFacts]) -> None:
-        """Its events are fresh objects of those that it had; some were read again, and may have been given an id."""
+        """Replace the event objects by other objects of the same events.
+
+        Args:
+            events: The new objects.
+            reread: By position, the facts of events that were read again because they changed, for example got an id.
+        """
         self.listed.renew(events)
         for position, facts in reread.items():
             self.listed.reread(position, facts)
@@ -152,18 +162,18 @@ class NumberedHistory:
             self._places.renewed()
 
     def among(self, items: Iterable[int]) -> set[int]:
-        """Those of these items that it has."""
+        """Return those of these item ids that the history has."""
         return set(map(self.item_ids.of, self.item_ids.find(items)))
 
     def of(self, view: View) -> Iterator[int]:
-        """The item ids of a view's items, in order."""
+        """Return the item ids of a view's items, in order."""
         item_id = self.item_ids.of
         return (item_id(position) for position in view.positions())
 
 
 @dataclass(slots=True)
 class ItemGroup:
-    """Some items with one outcome and one reason."""
+    """Items of a step with the same outcome and reason."""
 
     view: View
     numbered: NumberedHistory
@@ -172,12 +182,12 @@ class ItemGroup:
 
     @property
     def tag(self) -> Tag:
-        """What makes two groups the same to a reader."""
+        """The outcome and the reason."""
         return self.outcome, self.reason
 
 
 def item_id_runs(view: View, numbered: NumberedHistory) -> list[Run]:
-    """A view's item ids, in its order, as runs ``[first, last]``; a run only ever ascends."""
+    """Return a view's item ids, in its order, as ascending runs ``[first, last]``."""
     runs: list[Run] = []
     for start, stop in view.runs:
         for first, last in _spans(view.column, start, stop, numbered):
@@ -189,17 +199,17 @@ def item_id_runs(view: View, numbered: NumberedHistory) -> list[Run]:
 
 
 def item_id_runs_backward(view: View, numbered: NumberedHistory) -> Iterator[tuple[int, int, int]]:
-    """A view's item ids from its end, on demand: the position of each run, and the run ``[first, last]``."""
-    held: tuple[int, int, int] | None = None
+    """Yield, from the view's end on, the first position of each run of item ids, and its first and last id."""
+    run: tuple[int, int, int] | None = None
     for at, first, last in _pieces_backward(view, numbered):
-        if held is not None and last + 1 == held[1]:
-            held = at, first, held[2]
+        if run is not None and last + 1 == run[1]:
+            run = at, first, run[2]
             continue
-        if held is not None:
-            yield held
-        held = at, first, last
-    if held is not None:
-        yield held
+        if run is not None:
+            yield run
+        run = at, first, last
+    if run is not None:
+        yield run
 
 
 def _pieces_backward(view: View, numbered: NumberedHistory) -> Iterator[tuple[int, int, int]]:
@@ -220,12 +230,13 @@ def _spans(column: Column, start: int, stop: int, numbered: NumberedHistory) -> 
 
 @dataclass(frozen=True, slots=True)
 class StepCompaction:
-    """Events for which a shorter one stands, by item id, and what it took.
+    """A compaction of a step: events that a shorter event, such as a summary, replaced.
 
     Attributes:
-        provenance: What it was made of, as runs ``[first, last]``: leaves alone, also of a summary of summaries.
-        result: What stands for them.
-        attempts: Every attempt of this assembly, in order.
+        provenance: The ids of the replaced items, as runs ``[first, last]``. They are leaf items: instead of a
+            summary among the replaced events, this lists the items that the summary had replaced.
+        result: The item id of the shorter event.
+        attempts: Every attempt of this assembly to compact the events, in order.
     """
 
     provenance: tuple[tuple[int, int], ...]
@@ -235,7 +246,7 @@ class StepCompaction:
 
 @dataclass(slots=True)
 class Step:
-    """One policy's application; what it changed nothing of is as it came in."""
+    """One policy application. Output that the policy did not change is the input object, so that ``is`` finds it."""
 
     policy: str
     index: int
@@ -243,110 +254,114 @@ class Step:
     config: Mapping[str, Any]
     prompts_in: tuple[str, ...]
     prompts_out: tuple[str, ...]
-    #: Where each outgoing prompt is from: ``caller`` or a policy's name.
+    #: The source of each output prompt: ``caller`` or a policy's name.
     sources: tuple[str, ...]
     numbered_in: NumberedHistory
     view_in: View
     numbered_out: NumberedHistory
     view_out: View
-    #: What left, and why.
+    #: The items that left by this step.
     exits: tuple[ItemGroup, ...] = ()
-    #: What stayed although the rule would have taken it, and why.
+    #: The items that stayed although the policy's rule would have removed them.
     pinned: tuple[ItemGroup, ...] = ()
-    #: The events in the output that were not in the input, with their item ids.
+    #: The output events that were not in the step's input, with their item ids.
     created: tuple[tuple[Any, int], ...] = ()
-    #: Where those stand in the output's history.
+    #: The positions of the `created` events in the output's history.
     created_positions: tuple[int, ...] = ()
-    #: Those of them that came into the assembly and that an earlier step had left out.
+    #: The items of `created` that are in the assembly's input, and that an earlier step removed.
     restored_items: tuple[int, ...] = ()
-    #: What those of them that stand for others stand for: items that nobody made, as runs ``[first, last]``.
+    #: By id of a created item, the leaf items (items of the input) that it replaced, as runs ``[first, last]``.
     stands_for: Mapping[int, Sequence[Run]] = field(default_factory=dict)
-    #: The steps before it.
+    #: The previous steps of the assembly.
     earlier: tuple[Step, ...] = field(default=(), repr=False)
-    #: Item ids of the events that stand in another order than before.
+    #: The item ids of events that the step reordered: the fewest that explain the new order.
     moved: tuple[int, ...] = ()
+    #: The policy's token limit.
     budget: int | None = None
-    #: Tokens of those events of the output that do not count against that limit, where it is one of the events alone;
-    #: None where it is of the whole prompt.
+    #: If the limit applies to events alone, the tokens of output events that do not count against it. None if the limit
+    #: applies to the whole prompt.
     beside_tokens: int | None = None
+    #: The tokens of content that must not be dropped.
     fixed: int | None = None
     overflow: Overflow | None = None
     alerts: tuple[AlertFacts, ...] = ()
     halts: int = 0
-    #: What a framework's reducer says itself that it left out.
+    #: The number of events that a framework's reducer reports to have removed; None if it reports none.
     reported: int | None = None
-    #: How the policy gave its budget out, if it is an allocator.
+    #: How the policy distributed its budget, if it is an allocator.
     report: BudgetReport | None = None
     compactions: tuple[StepCompaction, ...] = ()
-    #: Tokens of messages that several events are joined to, and what joining them added.
+    #: If events are joined to messages: tokens of the messages' framing, of the texts between the events, and of both
+    #: in the step's input.
     framing: int = 0
     separators: int = 0
     around_in: int = 0
-    #: What the policy raised.
+    #: The exception that the policy raised.
     error: BaseException | None = None
 
     @property
     def injected(self) -> tuple[int, ...]:
-        """Item ids of the events in the output that were not in the input."""
+        """The item ids of `created`."""
         return tuple([item_id for _, item_id in self.created]) if self.created else ()
 
     @property
     def created_texts(self) -> Iterator[tuple[int, Sequence[str]]]:
-        """What those said when they were put in, by item id: a dict can be changed in place."""
+        """The texts of the created events when they were created, by item id; a dict can change in place later."""
         facts = self.numbered_out.history.facts
         return ((item, facts(at).texts) for item, at in zip(self.injected, self.created_positions, strict=True))
 
     def let_out(self, prompts: tuple[str, ...]) -> None:
-        """These are the prompts now: one that came in keeps its source, and a new one is the policy's."""
+        """Set the output prompts. A prompt of the input keeps its source; a new one has the policy's name as source."""
         known: dict[str, list[str]] = {}
         for prompt, source in zip(reversed(self.prompts_in), reversed(self.sources), strict=True):
             known.setdefault(prompt, []).append(source)
         self.prompts_out = prompts
-        self.sources = tuple(some.pop() if (some := known.get(prompt)) else self.policy for prompt in prompts)
+        self.sources = tuple(origins.pop() if (origins := known.get(prompt)) else self.policy for prompt in prompts)
 
 
 @dataclass(slots=True)
 class Snapshot:
-    """What one assembly did, as far as the next one needs it."""
+    """The result of one assembly, with which the ledger's next assembly is compared."""
 
     steps: tuple[Step, ...]
     prompts: tuple[str, ...]
     tools: tuple[Mapping[str, Any], ...]
     kept: View
     numbered: NumberedHistory
-    #: Tokens of what was kept, by kind, if somebody has asked, as this table has them.
+    #: The tokens of `kept` by event kind, as counted in `kept_table`; None if they were not computed.
     kinds: Sequence[int] | None
     kept_table: TokenTable
-    #: Items from this id on had not arrived by then.
-    arrived: int
-    #: How many assemblies this process had finished for the conversation, this one included.
+    #: The ledger's next item id at that time: items with this id or a higher one are new since.
+    next_item: int
+    #: The number of assemblies that this process had finished for the conversation, including this one.
     assemblies: int
-    #: Whether the ledger resumed the conversation with it, so that nothing that it left out was counted.
+    #: Whether the ledger resumed the conversation with this assembly, so that its departures were not counted.
     resumed: bool
 
     @property
-    def gone(self) -> list[ItemGroup]:
-        """What its steps took out."""
-        return [group for step in self.steps if step.exits for group in gone(self.steps, step.index)]
+    def exits(self) -> list[ItemGroup]:
+        """The items that left by a step, and that no later step restored."""
+        return [group for step in self.steps if step.exits for group in lasting_exits(self.steps, step.index)]
 
     @property
     def created(self) -> list[tuple[Any, int]]:
-        """The events that its steps made, with their item ids."""
-        return [made for step in self.steps for made in step.created]
+        """The events that the steps created, with their item ids."""
+        return [pair for step in self.steps for pair in step.created]
 
-    def did(self, index: int, policy: str) -> bool:
-        """Whether this policy stood at this place of the chain: a framework's chain need not be the same each time."""
+    def has_step(self, index: int, policy: str) -> bool:
+        """Return True if the step at this index had this policy; a framework's steps can differ from turn to turn."""
         return index < len(self.steps) and self.steps[index].policy == policy
 
 
 @dataclass(slots=True)
 class PendingUsage:
-    """What was counted for a prompt, until the provider says what it billed."""
+    """The token count of a sent prompt, to be compared with the tokens that the provider bills for it."""
 
     numbered: NumberedHistory
-    #: A response at this position or later is the answer to that prompt.
-    seen: int
+    #: One past the last position of the input: a response at this position or later is the answer to that prompt.
+    input_end: int
     tokens: int
+    #: The counter's `generation` when the prompt was counted.
     generation: int
 
 
@@ -356,77 +371,81 @@ class LedgerInput:
 
     numbered: NumberedHistory
     view: View
-    #: The events as a list, which later ones may have been put behind since.
+    #: The events as a list, to which later inputs may have appended events; empty if the input was a `History`.
     given: list[Any] = field(default_factory=list)
     _runs: list[Run] | None = None
 
     @property
     def runs(self) -> list[Run]:
-        """The item ids, as runs ``[first, last]``."""
+        """The item ids of the input, as runs ``[first, last]``."""
         if self._runs is None:
             self._runs = item_id_runs(self.view, self.numbered)
         return self._runs
 
 
 def without(groups: Iterable[ItemGroup], items: Container[int]) -> list[ItemGroup]:
-    """What these groups have beside some items."""
-    found: list[ItemGroup] = []
+    """Return the groups without some items, and without groups that would be empty."""
+    result: list[ItemGroup] = []
     for group in groups:
-        stays = to_runs(at for at, item in enumerate(group.numbered.of(group.view)) if item not in items)
-        if stays:
-            found.append(ItemGroup(group.view.pick(stays), group.numbered, *group.tag))
-    return found
+        runs = to_runs(at for at, item in enumerate(group.numbered.of(group.view)) if item not in items)
+        if runs:
+            result.append(ItemGroup(group.view.pick(runs), group.numbered, *group.tag))
+    return result
 
 
-def gone(steps: Sequence[Step], index: int) -> Sequence[ItemGroup]:
-    """What left by one of an assembly's steps, and no later step put back."""
+def lasting_exits(steps: Sequence[Step], index: int) -> Sequence[ItemGroup]:
+    """Return the items that left by the step at an index of an assembly, and that no later step restored."""
     exits = steps[index].exits
-    back = {item for later in steps[index + 1 :] for item in later.injected} if exits else ()
-    return without(exits, back) if back else exits
+    restored = {item for later in steps[index + 1 :] for item in later.injected} if exits else ()
+    return without(exits, restored) if restored else exits
 
 
-def entered(new: Sequence[ItemGroup], old: Sequence[ItemGroup], *, tagged: bool = True) -> list[ItemGroup]:
-    """The items of `new` that are not in `old`; with `tagged`, also those whose outcome or reason was another."""
+def subtract_groups(new: Sequence[ItemGroup], old: Sequence[ItemGroup], *, tagged: bool = True) -> list[ItemGroup]:
+    """Return the items of `new` that are not in `old`; with `tagged`, also items with another outcome or reason there.
+
+    Views of one history are subtracted by runs; groups of other histories are compared by item id.
+    """
     if not old or not new:
         return list(new)
-    found: list[ItemGroup] = []
+    result: list[ItemGroup] = []
     for group in new:
-        view, elsewhere = group.view, list[ItemGroup]()
+        view, of_other_histories = group.view, list[ItemGroup]()
         for former in old:
             if tagged and former.tag != group.tag:
                 continue
             if former.view.history is view.history:
                 view = view.minus(former.view)
             else:
-                elsewhere.append(former)
-        entrants = ItemGroup(view, group.numbered, *group.tag)
-        if elsewhere and view:
-            found += without([entrants], {item for former in elsewhere for item in former.numbered.of(former.view)})
+                of_other_histories.append(former)
+        rest = ItemGroup(view, group.numbered, *group.tag)
+        if of_other_histories and view:
+            items = {item for former in of_other_histories for item in former.numbered.of(former.view)}
+            result += without([rest], items)
         elif view:
-            found.append(entrants)
-    return found
+            result.append(rest)
+    return result
 
 
 def listed_exits(step: Step, last: Snapshot | None) -> tuple[list[tuple[Tag, list[Run]]], list[str]]:
-    """What a step keeps out in this turn, as runs of item ids by outcome and reason; and the reasons of the rest.
+    """Return the items that left by a step, for its span, and the reasons of dropped items that are not listed.
 
-    Of what it dropped at most `MAX_RUNS` runs are listed.
+    The items are runs of item ids by outcome and reason. At most `MAX_RUNS` runs of dropped items are listed.
     """
     if not step.exits:
         return [], []
     dropped = [group for group in step.exits if group.outcome is DecisionOutcome.DROPPED]
-    others = [group for group in step.exits if group.outcome is not DecisionOutcome.DROPPED]
-    compacted = [(group.tag, item_id_runs(group.view, group.numbered)) for group in others]
+    rest = [group for group in step.exits if group.outcome is not DecisionOutcome.DROPPED]
+    compacted = [(group.tag, item_id_runs(group.view, group.numbered)) for group in rest]
     chosen = _newest(dropped, MAX_RUNS + 1)
-    rest: list[str] = []
+    unlisted: list[str] = []
     if len(chosen) > MAX_RUNS:
-        chosen = _most_telling(step, dropped, last)
-        left = Counter({group.reason.value: 0 for group in dropped})
+        chosen = _runs_to_list(step, dropped, last)
+        counts = Counter({group.reason.value: 0 for group in dropped})
         for group in dropped:
-            left[group.reason.value] += len(group.view)
+            counts[group.reason.value] += len(group.view)
         for _, tag, (first, last_id) in chosen:
-            left[tag[1].value] -= last_id - first + 1
-        rest = [reason for reason, count in left.items() if count]
+            counts[tag[1].value] -= last_id - first + 1
+        unlisted = [reason for reason, count in counts.items() if count]
     listed: dict[Tag, list[Run]] = {}
     for _, tag, (first, last_id) in sorted(chosen, key=itemgetter(0)):
         runs = listed.setdefault(tag, [])
@@ -434,29 +453,33 @@ def listed_exits(step: Step, last: Snapshot | None) -> tuple[list[tuple[Tag, lis
             runs[-1] = (runs[-1][0], last_id)
         else:
             runs.append((first, last_id))
-    return [*listed.items(), *compacted], rest
+    return [*listed.items(), *compacted], unlisted
 
 
-def _most_telling(step: Step, dropped: Sequence[ItemGroup], last: Snapshot | None) -> list[tuple[int, Tag, Run]]:
-    """The runs to list: first what another rule left out in the last assembly, then what is new, then the newest.
+def _runs_to_list(step: Step, dropped: Sequence[ItemGroup], last: Snapshot | None) -> list[tuple[int, Tag, Run]]:
+    """Return the runs to list: first items that another rule dropped in the last turn, then new ones, then the newest.
 
-    Who reads a later turn that does not list an item goes back to one that does: a change must not be missing there.
+    To explain an item that a turn does not list, a reader of spans uses the latest earlier turn that lists it. That is
+    correct only if each change of step or reason is listed in the turn in which it happened.
     """
     if last is None:
         return _newest(dropped, MAX_RUNS)
-    new = entered(dropped, gone(last.steps, step.index) if last.did(step.index, step.policy) else ())
-    fresh = entered(new, last.gone, tagged=False)
+    same_step = last.has_step(step.index, step.policy)
+    changed = subtract_groups(dropped, lasting_exits(last.steps, step.index) if same_step else ())
+    newly_dropped = subtract_groups(changed, last.exits, tagged=False)
+    other_rule = subtract_groups(changed, newly_dropped, tagged=False)
+    unchanged = subtract_groups(dropped, changed, tagged=False)
     chosen: list[tuple[int, Tag, Run]] = []
-    for groups in (entered(new, fresh, tagged=False), fresh, entered(dropped, new, tagged=False)):
+    for groups in (other_rule, newly_dropped, unchanged):
         chosen += _newest(groups, MAX_RUNS - len(chosen))
     return chosen
 
 
 def _newest(groups: Sequence[ItemGroup], count: int) -> list[tuple[int, Tag, Run]]:
-    """The newest runs of these groups, each with its position and what its group says."""
-    found = [
+    """Return the newest runs of item ids in these groups, each with its position and the group's outcome and reason."""
+    runs = [
         (position, group.tag, (first, last))
         for group in groups
         for position, first, last in islice(item_id_runs_backward(group.view, group.numbered), count)
     ]
-    return sorted(found, key=itemgetter(0))[-count:] if count else []
+    return sorted(runs, key=itemgetter(0))[-count:] if count else []
