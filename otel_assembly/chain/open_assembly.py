@@ -265,9 +265,6 @@ async def _call_decide(policy: Any, step: Step, context: Context, *, in_place: b
     """Return the outcome of a policy's `decide`.
 
     The policy receives an immutable view. Only dicts in it can be changed in place, so those that it reads are checked.
-
-    Raises:
-        PolicyContractError: The policy changed an event, or did not return an `Outcome`.
     """
     copies: MessageCopies = {}
     before, has_dicts = reader.get(), step.view_in.history.of_dicts
@@ -318,7 +315,7 @@ def _write_verdicts(step: Step, kept: View, verdicts: Sequence[Verdict], edited:
         step: The step.
         kept: The input events that are in the output.
         verdicts: The policy's reasons for events that left or were pinned.
-        edited: The events that are in the output or were replaced there; None if none was replaced.
+        edited: The kept events, and those that other events replace in the output; None if none is replaced.
 
     Returns:
         False if a verdict cannot be used; then nothing is recorded.
@@ -349,10 +346,7 @@ def _write_verdicts(step: Step, kept: View, verdicts: Sequence[Verdict], edited:
 
 
 def _rest(whole: View, parts: Sequence[View]) -> list[View] | None:
-    """Return the items of a view that are in none of its parts, as views.
-
-    None if two parts share an item, or if a part has an item that the view does not have.
-    """
+    """Return the items of a view that no part has, as views; None if parts overlap or have other items."""
     history = whole.history
     columns: set[Column] = set()
     covered: list[Run] = []

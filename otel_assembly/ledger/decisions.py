@@ -1,4 +1,4 @@
-"""The decisions of an assembly: one for each change of an item's state last the ledger's previous assembly."""
+"""The decisions of an assembly: one for each change of an item's state since the ledger's previous assembly."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def exits_of(record: Record) -> Iterator[Decision]:
 
 
 def decisions_of(record: Record) -> Iterator[Decision]:
-    """Yield a decision for each change of an item's state last the previous assembly; none if nothing is sent."""
+    """Yield a decision for each change of an item's state since the previous assembly; none if nothing is sent."""
     if record.error is not None:
         return
     last = record.last

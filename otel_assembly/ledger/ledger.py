@@ -175,12 +175,8 @@ class Ledger:
     ) -> None:
         """Mark the items of an assembly's input, and those that its steps created, as exported by its span.
 
-        Args:
-            assembly_id: The id of the assembly.
-            source: The input.
-            steps: The steps.
-            by: The token counter.
-            table: The token counts of the input's history.
+        The arguments are those of `arrivals`. If another counter counted the tokens, all other items have to be
+        exported again.
         """
         exported = [(first, last + 1) for first, last in source.runs]
         for step in steps:
@@ -491,10 +487,7 @@ class Ledger:
     def _remove_changed(self, old: NumberedHistory, before: Sequence[Any], new: NumberedHistory) -> None:
         """Remove exported items that are absent or changed in a new input, and absent summaries' leaf items.
 
-        Args:
-            old: The previous input.
-            before: The contents of its events.
-            new: The new input.
+        `before` has the contents of the events of the old input.
         """
         present = new.among(self.leaves)
         self.leaves = Leaves((item, leaves) for item, leaves in self.leaves.items() if item in present)

@@ -44,13 +44,8 @@ class Leaves(dict[int, "tuple[Run, ...]"]):
 def created_by(last: Snapshot | None, step: Step, read: Read, *, observed: bool) -> Sequence[tuple[Any, int]]:
     """Return the events that a step created in the last assembly, with their item ids, to recognize them in its output.
 
-    Events that are in the step's input now, and dicts that changed in place since, are left out.
-
-    Args:
-        last: The last assembly; None if there is none.
-        step: The step of this assembly.
-        read: Reads an event.
-        observed: Whether a framework's own code assembles, so that its output can be the next input.
+    Left out are dicts that changed in place since, and events that the step's input, or, if `observed`, the assembly's
+    input, has now: the output of a framework's own code can be its next input.
     """
     if last is None or not last.has_step(step.index, step.policy):
         return ()
@@ -90,12 +85,9 @@ def created_ids(
 
 
 def changed_created_items(last: Snapshot | None, numbered: NumberedHistory, places: Mapping[int, int]) -> list[int]:
-    """Return the items that the last assembly created, and that have other texts now.
+    """Return the items that the last assembly created and that have other texts in the input now.
 
-    Args:
-        last: The last assembly.
-        numbered: The input.
-        places: The positions in the input, by item id, of the items to check.
+    `places` has the positions in the input, by item id, of the items to check.
     """
     created = (pair for step in (last.steps if last is not None else ()) for pair in step.created_texts)
     return [item for item, texts in created if item in places and texts != numbered.history.facts(places[item]).texts]

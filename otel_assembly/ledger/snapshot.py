@@ -187,7 +187,7 @@ class ItemGroup:
 
 
 def item_id_runs(view: View, numbered: NumberedHistory) -> list[Run]:
-    """Return a view's item ids, in its order, as ascending runs ``[first, last]``."""
+    """Return a view's item ids, in its order, as runs ``[first, last]`` of ascending ids."""
     runs: list[Run] = []
     for start, stop in view.runs:
         for first, last in _spans(view.column, start, stop, numbered):
@@ -246,7 +246,7 @@ class StepCompaction:
 
 @dataclass(slots=True)
 class Step:
-    """One policy application. Output that the policy did not change is the input object, so that ``is`` finds it."""
+    """One policy application. Prompts or events that it did not change are the same object in input and output."""
 
     policy: str
     index: int
