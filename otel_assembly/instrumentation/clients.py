@@ -6,17 +6,15 @@ reducer calls the client, for example to summarize messages, the call is recorde
 
 from __future__ import annotations
 
-import dis
-import inspect
 import time
 from collections.abc import Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly._internal.tracked_runs import TrackedRun
 from otel_assembly.instrumentation.context_variables import CALL, CLIENT_CALL
+from otel_assembly.instrumentation.delegation_scan import DelegationScan
 from otel_assembly.instrumentation.instrumented import call_if_accepted, context_value
 from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
 from otel_assembly.instrumentation.reducers import no_summary
@@ -29,7 +27,6 @@ from otel_assembly.telemetry.model_span_links import CalledModel
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from contextlib import AbstractContextManager
-    from types import CodeType
 
     from otel_assembly.budget.attempt import Attempt
     from otel_assembly.instrumentation.hooks import Wrap
@@ -286,13 +283,15 @@ def innermost_client_hook(
     *,
     client_methods: Collection[str] = (),
     is_client: Callable[[Any], bool] | None = None,
-    **more: Any,
+    **client_options: Any,
 ) -> Callable[[Callable[..., Any], type, Instrumentation], Callable[..., Any]]:
-    """Return a wrapper for a `SubclassHook` of a client's method, so that only the innermost client's call is recorded.
+    """Return a wrapper for a `SubclassHook` of a client's method, which records only the innermost client's call.
 
-    The call of a method that calls the inherited method of the same name is not recorded, because the inherited
-    method's call is. Nor is the call of a client that delegates to other clients, such as a fallback, if
-    `client_methods` names the methods by which it calls them.
+    When a class's method is wrapped, the bytecode of the class is scanned (`DelegationScan`) for two ways of passing a
+    request on: to the inherited method of the same name, and, if `client_methods` names any methods, to other clients
+    such as those of a fallback. A method that passes its request on is not recorded, because the method that it calls
+    has this hook too. `client` alone would record the outermost call, but the classes on the way to the innermost one
+    can still change its messages. Only the innermost call has the messages that are sent.
 
     Args:
         method: The method's name.
@@ -302,74 +301,25 @@ def innermost_client_hook(
             such a name without ``super``.
         is_client: Returns True for an object that is a client. If given, a client delegates only if it also has such an
             object as an attribute.
-        more: Further arguments for `client`.
+        client_options: Further arguments for `client`.
     """
 
     def wrap(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
-        codes = _codes_of_class(owner)
-        calls_inherited = any(method in _names_after_super(code) for code in codes)
-        calls_clients = any(
-            "super" not in code.co_names and not set(code.co_names).isdisjoint(client_methods) for code in codes
-        )
+        scan = DelegationScan(owner)
+        calls_inherited, calls_clients = scan.calls_inherited(method), scan.calls_other_clients(client_methods)
 
         def read_innermost(self: Any, /, *args: Any, **kwargs: Any) -> ClientRequest | None:
-            inherited = getattr(super(owner, self), method, None) if calls_inherited else None
-            if inherited is not None and not getattr(inherited, "__isabstractmethod__", False):
-                return None  # the inherited method has this hook, too, and records the call
+            if calls_inherited:
+                inherited = getattr(super(owner, self), method, None)
+                if inherited is not None and not getattr(inherited, "__isabstractmethod__", False):
+                    return None  # the inherited method has this hook, too, and records the call
             if calls_clients and (is_client is None or _has_client(self, is_client)):
                 return None  # the other client's method records the call
             return reads(self, *args, **kwargs)
 
-        return client(read_innermost, text_of, **more)(original, instrumentation)
+        return client(read_innermost, text_of, **client_options)(original, instrumentation)
 
     return wrap
-
-
-def _codes_of_class(owner: type) -> list[CodeType]:
-    """Return the code of a class's functions, and of the functions inside them."""
-    codes = [code for attribute in vars(owner).values() for code in _codes(attribute)]
-    for code in codes:
-        codes += [inner_code for inner_code in code.co_consts if hasattr(inner_code, "co_names")]
-    return codes
-
-
-def _names_after_super(code: CodeType) -> set[str]:
-    """Return the attributes that code reads from ``super()``, such as ``run`` in ``super().run(messages)``."""
-    names, follows_super = set[str](), False
-    for previous, instruction in pairwise(dis.get_instructions(code)):
-        if instruction.opname == "LOAD_GLOBAL" and instruction.argval == "super":
-            follows_super = True
-        elif follows_super and (
-            instruction.opname.startswith("LOAD_SUPER")  # since Python 3.12, it also calls ``super``
-            or (previous.opname.startswith("CALL") and instruction.opname in {"LOAD_ATTR", "LOAD_METHOD"})
-        ):
-            names.add(str(instruction.argval))
-            follows_super = False
-    return names
-
-
-def _codes(attribute: Any, depth: int = 3) -> list[CodeType]:
-    """Return the code of a function, and of the functions in its closure.
-
-    A decorator without ``functools.wraps`` leaves the decorated function only in the closure. Closures are searched to
-    this depth.
-    """
-    function = inspect.unwrap(attribute)
-    function = function if callable(function) else attribute  # a framework may set `__wrapped__` to a mere flag
-    cells = getattr(function, "__closure__", None) or () if depth else ()
-    inner_functions = [content for cell in cells if inspect.isfunction(content := _content(cell))]
-    code = getattr(function, "__code__", None)
-    return [
-        *([] if code is None else [code]),
-        *(inner_code for inner_function in inner_functions for inner_code in _codes(inner_function, depth - 1)),
-    ]
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # the cell is still empty
-        return None
 
 
 def _has_client(delegating: Any, is_client: Callable[[Any], bool]) -> bool:

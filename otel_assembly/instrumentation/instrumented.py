@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from otel_assembly._internal.fork_safety import lazy_property, new_lock
 from otel_assembly._internal.lazy_imports import LazyModule
-from otel_assembly.instrumentation.replacements import replacement
+from otel_assembly.instrumentation.replacements import replacement_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -66,7 +66,7 @@ class Patches:
             False if the owner has no callable attribute of this name.
         """
         original = vars(owner).get(name, _MISSING)
-        new = None if original is _MISSING else replacement(owner, original, make)
+        new = None if original is _MISSING else replacement_for(owner, original, make)
         if new is None:
             return False
         if new is not original:

@@ -82,7 +82,8 @@ class MiddlewareReduction(Reduction):
 class MiddlewareCall(TrackedRun):
     """One call of a middleware, which may call the next layer with any request, also repeatedly.
 
-    `wrap_middleware` calls `call_next` each time that the middleware calls the next layer, which then is a step.
+    Each time that the middleware calls the next layer, `wrap_middleware` calls `begin_next_layer`, which records the
+    middleware's changes until then as a step.
 
     Args:
         instrumentation: The instrumentation that records the call.
@@ -129,9 +130,13 @@ class MiddlewareCall(TrackedRun):
             with self._instrumentation.suppress_errors():
                 self._reduction.failed(error)
 
-    def call_next(self, _: Instrumentation, request: Any, *__: Any) -> ContextBoundRun:
-        """Record the request with which the middleware calls the next layer, and return the run of that layer."""
-        reduction, self._called_next = self._reduction, True
+    def begin_next_layer(self, _: Instrumentation, request: Any, *__: Any) -> ContextBoundRun:
+        """Record the request with which the middleware calls the next layer as a step; return the run of that layer.
+
+        The caller then calls the layer in that run.
+        """
+        self._called_next = True
+        reduction = self._reduction
         reduction.record_output(self._prompts, self._read(request), self._known)
         self._reduction = self._begin_reduction(reduction.before)  # for another call of the next layer
         return ContextBoundRun(self._instrumentation, None, self._next_layer_context, on_end=self._next_layer_ended)
@@ -148,6 +153,11 @@ def wrap_middleware(
 ) -> Callable[..., Any]:
     """Return a wrapper for a middleware's function, sync or async, that is called with a request and the next layer.
 
+    Each call of the middleware has two kinds of runs, because the next layer runs inside the middleware, but with other
+    context variables. One run is the call of the middleware itself (`MiddlewareCall`). Each time that the middleware
+    calls the next layer, another run begins (`MiddlewareCall.begin_next_layer`): in it, no reduction is current, so
+    that a model which the next layer calls is not taken for the middleware's summarizer.
+
     Args:
         original: The function.
         instrumentation: The instrumentation that records its calls.
@@ -156,14 +166,15 @@ def wrap_middleware(
 
     @wraps(original)
     def middleware(request: Any, next_layer: Callable[..., Any], *rest: Any) -> Any:
-        run: MiddlewareCall | None = None
+        call: MiddlewareCall | None = None
         if instrumentation.is_enabled():
             with instrumentation.suppress_errors():
-                run = begin_call(request)
-        if run is None:
+                call = begin_call(request)
+        if call is None:
             return original(request, next_layer, *rest)
-        call_next = run_hook(run.call_next)(next_layer, instrumentation)
-        return run_hook(lambda *_: run)(original, instrumentation)(request, call_next, *rest)
+        observed_next_layer = run_hook(call.begin_next_layer)(next_layer, instrumentation)
+        observed_original = run_hook(lambda *_: call)(original, instrumentation)
+        return observed_original(request, observed_next_layer, *rest)
 
     return middleware
 

@@ -52,8 +52,8 @@ class Reduction:
         instrumentation: The framework's instrumentation.
         report: What is known before the reducer runs: its name, kind, settings and input.
         call: The model call that the step belongs to; None for the current one.
-        finds: Finds that model call instead, from the reducer's input and start time in nanoseconds since 1970. It also
-            returns the call's messages at that time. It is called when there is something to record.
+        find_call: Returns that model call instead, from the reducer's input and start time in nanoseconds since 1970;
+            and the call's messages at that time. It is called when there is something to record.
         agent_name: The agent's name, used if there is no model call.
 
     Attributes:
@@ -89,14 +89,14 @@ class Reduction:
         report: StepReport,
         *,
         call: ModelCall | None = None,
-        finds: Callable[[Sequence[Any], int], tuple[ModelCall, Sequence[Any] | None]] | None = None,
+        find_call: Callable[[Sequence[Any], int], tuple[ModelCall, Sequence[Any] | None]] | None = None,
         agent_name: str | None = None,
     ) -> None:
         self._instrumentation = instrumentation
         self.report = report
-        self._find_call = finds
+        self._find_call = find_call
         self._agent_name = agent_name
-        self.call = CALL.get() if call is None and finds is None else call
+        self.call = CALL.get() if call is None and find_call is None else call
         self._call_messages: Sequence[Any] | None
         self._call_messages = self.call.out if self.call is not None and self.call.messages is not None else None
         self._started_ns = time.time_ns()

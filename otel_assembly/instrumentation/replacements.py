@@ -30,8 +30,11 @@ class _Receiver(Enum):
     NONE = "none"
 
 
-def replacement(owner: Any, original: Any, make: Make) -> Any:
-    """Return the object to set in place of an attribute of a module or class; None if the attribute is not callable.
+def replacement_for(owner: Any, original: Any, make: Make) -> Any:
+    """Return the object to set in place of an attribute of a module or class; None if the attribute is a mere value.
+
+    A function, or a class method or static method around one, is replaced by an object of its own type if the hook's
+    function has the same kind. Any other attribute is replaced by an object that imitates it (`_LooksLike`).
 
     Args:
         owner: The module or the class.
@@ -40,15 +43,19 @@ def replacement(owner: Any, original: Any, make: Make) -> Any:
     """
     if type(original) is FunctionType:
         hook_function = make(original)
-        return hook_function if _is_same_kind(hook_function, original) else _InPlaceOfFunction(original, hook_function)
-    if isinstance(owner, ModuleType):
+        if _is_same_kind(hook_function, original):  # both functions bind alike and look alike to `inspect`
+            return hook_function
+        return _InPlaceOfFunction(original, hook_function)  # `inspect` would report another kind for the function
+    if isinstance(owner, ModuleType):  # Python binds no attributes of modules, so `make` gets the original itself
         return _InPlaceOfFunction(original, make(original)) if callable(original) else None
     if type(original) in {classmethod, staticmethod} and type(original.__func__) is FunctionType:
-        return type(original)(replacement(owner, original.__func__, make))
-    if not callable(original) and not hasattr(type(original), "__get__"):
+        # The same decorator binds the hook's function as it bound the original.
+        return type(original)(replacement_for(owner, original.__func__, make))
+    if not callable(original) and not hasattr(type(original), "__get__"):  # a constant
         return None
-    is_data = hasattr(type(original), "__set__") or hasattr(type(original), "__delete__")
-    return (_InPlaceOfDataDescriptor if is_data else _InPlaceOfDescriptor)(owner, original, make)
+    if hasattr(type(original), "__set__") or hasattr(type(original), "__delete__"):
+        return _InPlaceOfDataDescriptor(owner, original, make)  # it passes assignments and deletions on
+    return _InPlaceOfDescriptor(owner, original, make)  # another library's wrapper, a partial method, or the like
 
 
 def _is_same_kind(function: Callable[..., Any], original: Callable[..., Any]) -> bool:

@@ -52,7 +52,7 @@ def watched(call, instrumentation, original=newest):
         cuts=(),
         system="system",
         role=itemgetter("role"),
-        finds=lambda _, messages, since: (call, call.out),
+        find_call=lambda _, messages, since: (call, call.out),
         model_of=lambda model: "gpt-4o" if isinstance(model, Counter) else None,
     )
     return trims(reads, last=True)(original, instrumentation)

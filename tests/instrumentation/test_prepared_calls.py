@@ -55,7 +55,7 @@ class StepLog:
     def cuts(self, messages, most, place="step", step=1):
         """A reducer that keeps the newest."""
         finds = partial(self.finds, place=place, step=step)
-        Reduction(self.instrumentation, StepReport(f"newest {most}", messages), finds=finds).done(messages[-most:])
+        Reduction(self.instrumentation, StepReport(f"newest {most}", messages), find_call=finds).done(messages[-most:])
         return messages[-most:]
 
     def asks(self, messages, place="step", step=1):
@@ -134,7 +134,7 @@ def test_outside_of_any_run_only_the_very_messages_are_known_and_so_many_calls_w
 def test_a_reducer_that_raised_is_why_no_model_is_called(instrumentation, assembly_telemetry):
     steps = StepLog(instrumentation)
     finds = partial(steps.finds, place="step", step=1)
-    Reduction(instrumentation, StepReport("breaks", HISTORY), finds=finds).failed(ConnectionError("no"))
+    Reduction(instrumentation, StepReport("breaks", HISTORY), find_call=finds).failed(ConnectionError("no"))
     steps.at("step", 1).finish([])
     assert assembly_telemetry.span(ASSEMBLY).attributes["error.type"] == "ConnectionError"
 

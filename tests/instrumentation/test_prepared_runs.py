@@ -67,7 +67,7 @@ class Graph:
             reduction = MiddlewareReduction(
                 self._instrumentation,
                 StepReport(node.__name__, messages, kind=None),
-                finds=partial(GRAPH_CONTEXT.call_for_reducer, self._instrumentation, node="model"),
+                find_call=partial(GRAPH_CONTEXT.call_for_reducer, self._instrumentation, node="model"),
             )
             with GRAPH_CONTEXT.node(position, reduction):
                 result = node(messages)

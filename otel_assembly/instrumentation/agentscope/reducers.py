@@ -86,7 +86,7 @@ def compress(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwar
     settings = {"context_size": size, **{name: getattr(config, name, None) for name in _SETTINGS}}
     trigger = int(config.trigger_ratio * size)
     # The call is resolved when the step opens, because a middleware may change its messages before that.
-    compression = Reduction(instrumentation, StepReport(_POLICY, config=settings), finds=lambda *_: (call, None))
+    compression = Reduction(instrumentation, StepReport(_POLICY, config=settings), find_call=lambda *_: (call, None))
     call.estimate = None
 
     def record_result(error: BaseException | None) -> None:

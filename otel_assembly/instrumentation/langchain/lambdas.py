@@ -43,10 +43,12 @@ def _observe_function(instrumentation: Instrumentation, func: Any, value: Any, /
         return
     name = getattr(function, "__name__", "<lambda>")
     is_reducer, policy = name in _REDUCERS, "RunnableLambda" if name == "<lambda>" else name
-    kind, finds = "reduction" if is_reducer else None, partial(GRAPH_CONTEXT.call_for_reducer, instrumentation)
+    # None: the program's function need not be a reducer, so a call of it that changes nothing is not counted.
+    kind = "reduction" if is_reducer else None
+    find_call = partial(GRAPH_CONTEXT.call_for_reducer, instrumentation)
     # Created before the function runs, so that reducers that it calls, such as `trim_messages`, are parts of its step.
     reductions = {
-        key: Reduction(instrumentation, StepReport(policy, messages, kind=kind), finds=finds)
+        key: Reduction(instrumentation, StepReport(policy, messages, kind=kind), find_call=find_call)
         for key, messages in inputs.items()
     }
     result = yield
@@ -66,8 +68,8 @@ def _observe_message_function(
     """Observe one call of `filter_messages` or `merge_message_runs` with messages that are LangChain's objects."""
     messages = next((messages for _, messages in _message_lists(value)), None)
     if messages is not None and reducing() is None:
-        finds = partial(GRAPH_CONTEXT.call_for_reducer, instrumentation)
-        reduction = Reduction(instrumentation, StepReport(name, messages), finds=finds)
+        find_call = partial(GRAPH_CONTEXT.call_for_reducer, instrumentation)
+        reduction = Reduction(instrumentation, StepReport(name, messages), find_call=find_call)
         reduction.done((yield))
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly._internal.hidden_frames import hide_frames
 from otel_assembly.instrumentation.hooks import observe_async_hook, observe_hook
 from otel_assembly.instrumentation.instrumented import argument
-from otel_assembly.instrumentation.langchain.reducers import is_observed, is_summarizing_node, reduction_by
+from otel_assembly.instrumentation.langchain.reducers import begin_reduction, is_observed, is_summarizing_node
 from otel_assembly.instrumentation.langchain.runs import GRAPH_CONTEXT
 from otel_assembly.instrumentation.middleware_calls import MiddlewareCall, wrap_middleware
 from otel_assembly.instrumentation.model_call import ClientRequest
@@ -65,13 +65,13 @@ def _wrap_handler(handler: Callable[..., Any], instrumentation: Instrumentation)
         return handler
 
     def begin_call(request: Any) -> MiddlewareCall:
-        position, reduces = GRAPH_CONTEXT.position(), partial(reduction_by, instrumentation, owner)
+        position = GRAPH_CONTEXT.position()
         # A model that the middleware itself calls is not called by the node; what its handler calls is.
         own = replace(position, outside_node=f"{position.node}/{type(owner).__name__}")
         variable = GRAPH_CONTEXT.current_position
         return MiddlewareCall(
             instrumentation,
-            reduces,
+            partial(begin_reduction, instrumentation, owner),
             _read_request,
             request,
             middleware_context={variable: own},
@@ -110,7 +110,7 @@ def _observe_node(attribute: str, _: Instrumentation, runnable: Any, /, *args: A
     name = getattr(function, "__name__", type(function).__name__)
     # These run as nodes of their own, before or after the node that calls the model.
     model_node = run.model_node if is_middleware or position.node == _PRE_MODEL_HOOK else None
-    reduction = reduction_by(
+    reduction = begin_reduction(
         run.instrumentation, owner if is_middleware or summarizes else name, position.messages, model_node
     )
     # Any node may be followed by a model, except for middleware that runs after it.

@@ -29,16 +29,20 @@ _SUMMARIZING_NODE: Final = ("langmem.short_term.summarization", "SummarizationNo
 
 
 class _SummarizerReduction(MiddlewareReduction):
-    """The changes by a middleware or node; a model that it calls is its summarizer."""
+    """The changes by a middleware or node of `_may_summarize`; a model that it calls is its summarizer."""
 
     __slots__ = ()
     running = Reduction.running  # `MiddlewareReduction` excludes model calls from the reduction
 
 
-def reduction_by(
+def begin_reduction(
     instrumentation: Instrumentation, owner: Any, before: Sequence[Any], model_node: str | None = None
 ) -> MiddlewareReduction:
-    """Begin the reduction by a middleware or a node.
+    """Return the `Reduction` of a middleware or a node that is about to run; the caller runs it and records its output.
+
+    The step of a reducer of LangChain or LangMem has the name from `_own_name` and the settings of the reducer. Any
+    other middleware or node need not be a reducer, so its step has the kind None. Unless such a step is already open,
+    it is recorded only if the messages change: a run without changes is not counted, and an error is not recorded.
 
     Args:
         instrumentation: The instrumentation that records the reduction.
@@ -46,23 +50,38 @@ def reduction_by(
         before: The messages before the reduction.
         model_node: The node that will call the model, if that is not the current node.
     """
-    cls, run = type(owner), GRAPH_CONTEXT.run.get()
-    known_name = owner.name if is_summarizing_node(owner) else _POLICY_NAMES.get((cls.__module__, cls.__qualname__))
-    report = StepReport(
-        known_name or (owner if isinstance(owner, str) else cls.__name__),
-        before,
-        kind="reduction" if known_name else None,
-        config=_settings(owner) if known_name else {},
-    )
-    # A subclass has a name of its own, but still calls its summarizer.
-    known_classes = {*_POLICY_NAMES, _SUMMARIZING_NODE}
-    may_summarize = any((base.__module__, base.__qualname__) in known_classes for base in cls.__mro__)
-    return (_SummarizerReduction if may_summarize else MiddlewareReduction)(
+    cls, run, own_name = type(owner), GRAPH_CONTEXT.run.get(), _own_name(owner)
+    if own_name:
+        report = StepReport(own_name, before, kind="reduction", config=_settings(owner))
+    else:
+        report = StepReport(owner if isinstance(owner, str) else cls.__name__, before, kind=None)
+    reduction_type = _SummarizerReduction if _may_summarize(cls) else MiddlewareReduction
+    return reduction_type(
         instrumentation,
         report,
-        finds=partial(GRAPH_CONTEXT.call_for_reducer, instrumentation, node=model_node),
+        find_call=partial(GRAPH_CONTEXT.call_for_reducer, instrumentation, node=model_node),
         agent_name=run.name if run is not None else None,
     )
+
+
+def _own_name(owner: Any) -> str | None:
+    """Return the name of the step of a reducer that LangChain or LangMem defines; None for any other owner.
+
+    A subclass of LangChain's middleware is another owner: the program can have changed what it does.
+    """
+    if is_summarizing_node(owner):
+        node_name: str | None = owner.name
+        return node_name
+    return _POLICY_NAMES.get((type(owner).__module__, type(owner).__qualname__))
+
+
+def _may_summarize(cls: type) -> bool:
+    """Return True if a model that an instance calls is its summarizer: for these three classes and their subclasses.
+
+    `ContextEditingMiddleware` calls no model itself, but an edit of the program's that it runs can do so.
+    """
+    summarizers = {*_POLICY_NAMES, _SUMMARIZING_NODE}
+    return any((base.__module__, base.__qualname__) in summarizers for base in cls.__mro__)
 
 
 def is_summarizing_node(owner: Any) -> bool:

@@ -35,8 +35,8 @@ class CountedTrim:
         cuts: The names of arguments that allow the function to shorten a message.
         system: The name of the argument that keeps a system message at the start.
         role: Returns the role of a message.
-        finds: Returns the model call that a trim works for; takes the `Instrumentation`, and then the arguments of
-            `finds` in `Reduction`.
+        find_call: Returns the model call that a trim works for; takes the `Instrumentation`, and then the arguments of
+            `find_call` in `Reduction`.
         model_of: Returns the model's name, if the counter is a method of this object; None if the object is no model.
     """
 
@@ -47,7 +47,7 @@ class CountedTrim:
     cuts: Sequence[str]
     system: str
     role: Callable[[Any], str]
-    finds: Callable[[Instrumentation, Sequence[Any], int], tuple[ModelCall, Sequence[Any] | None]]
+    find_call: Callable[[Instrumentation, Sequence[Any], int], tuple[ModelCall, Sequence[Any] | None]]
     model_of: Callable[[Any], str | None]
 
 
@@ -137,8 +137,10 @@ class _Trim:
 
         The model call is therefore found now, and not only when the result is recorded.
         """
-        finds = partial(self._description.finds, instrumentation)
-        reduction = Reduction(instrumentation, StepReport(self._description.policy, self._messages), finds=finds)
+        find_call = partial(self._description.find_call, instrumentation)
+        reduction = Reduction(
+            instrumentation, StepReport(self._description.policy, self._messages), find_call=find_call
+        )
         call = reduction.resolve_model_call()
         if call is not None and ismethod(self._counter):
             call.model = call.model or self._description.model_of(self._counter.__self__)

@@ -26,7 +26,7 @@ _TRIM: Final = CountedTrim(
     cuts=("allow_partial", "partial_strategy"),
     system="include_system",
     role=attrgetter("type"),
-    finds=GRAPH_CONTEXT.call_for_reducer,
+    find_call=GRAPH_CONTEXT.call_for_reducer,
     model_of=_model_of_counter,
 )
 

@@ -39,6 +39,7 @@ from otel_assembly.observe.step_report import StepReport
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from otel_assembly._internal.tracked_runs import TrackedRun
     from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
@@ -267,8 +268,18 @@ _MARKER: Final = "__model_diagnostics_"
 _INNER: Final = "_inner_get_{}_contents", "_inner_get_streaming_{}_contents"
 
 
-def _service_hooks(kind: str, read: Callable[..., ClientRequest | None], **more: Any) -> list[Any]:
-    """Return the hooks of one kind of service: of the method with a complete response, and of the streaming one."""
+def _service_hooks(
+    kind: str,
+    read: Callable[..., ClientRequest | None],
+    prepared: Callable[..., TrackedRun | None] | None = None,
+) -> list[Any]:
+    """Return the hooks of one kind of service: of the method with a complete response, and of the streaming one.
+
+    Args:
+        kind: The kind of service in the names of its methods.
+        read: Returns the client request from the method's arguments; None if the call is not to be recorded.
+        prepared: Returns the run around the method, as for `client`; None without one.
+    """
     inner_methods = [method.format(kind) for method in _INNER]
     public_methods = [method.removeprefix("_inner_") for method in inner_methods]
     # A service that calls any of these on another service passes its request on. The singular forms, such as
@@ -282,7 +293,7 @@ def _service_hooks(kind: str, read: Callable[..., ClientRequest | None], **more:
                 _response_text,
                 client_methods=requests,
                 is_client=lambda value: hasattr(value, inner_methods[0]),
-                **more,
+                prepared=prepared,
             )
         )
         for method in inner_methods

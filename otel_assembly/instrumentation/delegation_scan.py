@@ -1,0 +1,76 @@
+"""Reads from the bytecode of a client's class which of its calls pass the request on to another method or client."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from types import CodeType
+
+
+class DelegationScan:
+    """What the bytecode of a class's own functions shows about the calls that they make.
+
+    The scan executes nothing. It is static, because a hook has to decide whether a method's call is recorded before
+    the method runs. It finds names only: a function that reads a name is assumed to call it.
+
+    Args:
+        owner: The class. Functions that it inherits are not scanned.
+    """
+
+    def __init__(self, owner: type) -> None:
+        self._codes = [code for attribute in vars(owner).values() for code in _codes(attribute)]
+        for code in self._codes:  # the loop also visits the codes that it adds
+            self._codes += [inner_code for inner_code in code.co_consts if inspect.iscode(inner_code)]
+
+    def calls_inherited(self, method: str) -> bool:
+        """Return True if a function calls a method of this name on ``super()``."""
+        return any(method in _names_after_super(code) for code in self._codes)
+
+    def calls_other_clients(self, client_methods: Collection[str]) -> bool:
+        """Return True if a function that does not use ``super`` reads one of these names of clients' methods."""
+        names_of_functions = [set(code.co_names) for code in self._codes if "super" not in code.co_names]
+        return any(not names.isdisjoint(client_methods) for names in names_of_functions)
+
+
+def _names_after_super(code: CodeType) -> set[str]:
+    """Return the attributes that code reads from ``super()``, such as ``run`` in ``super().run(messages)``."""
+    names, follows_super = set[str](), False
+    for previous, instruction in pairwise(dis.get_instructions(code)):
+        if instruction.opname == "LOAD_GLOBAL" and instruction.argval == "super":
+            follows_super = True
+        elif follows_super and (
+            instruction.opname.startswith("LOAD_SUPER")  # since Python 3.12, it also calls ``super``
+            or (previous.opname.startswith("CALL") and instruction.opname in {"LOAD_ATTR", "LOAD_METHOD"})
+        ):
+            names.add(str(instruction.argval))
+            follows_super = False
+    return names
+
+
+def _codes(attribute: Any, depth: int = 3) -> list[CodeType]:
+    """Return the code of a function, and of the functions in its closure.
+
+    A decorator without ``functools.wraps`` leaves the decorated function only in the closure. Closures are searched to
+    this depth.
+    """
+    function = inspect.unwrap(attribute)
+    function = function if callable(function) else attribute  # a framework may set `__wrapped__` to a mere flag
+    cells = getattr(function, "__closure__", None) or () if depth else ()
+    inner_functions = [content for cell in cells if inspect.isfunction(content := _content(cell))]
+    code = getattr(function, "__code__", None)
+    return [
+        *([] if code is None else [code]),
+        *(inner_code for inner_function in inner_functions for inner_code in _codes(inner_function, depth - 1)),
+    ]
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # the cell is still empty
+        return None
