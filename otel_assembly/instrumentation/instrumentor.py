@@ -194,7 +194,7 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
         shadowed = self._is_shadowed(module)
         if not shadowed:
             with instrumentation.suppress_errors():
-                instrumentation.observed.expect()
+                instrumentation.observed.preload_counter()
         for hook in self.hooks:
             if hook.module == name:
                 with instrumentation.suppress_errors():

@@ -504,8 +504,8 @@ class ModelCall(TrackedRun):
             held_events=self.held_events,
             allowed_edits=self.allowed_edits if called else (),
         )
-        over_ns = None if called and not self.ends_before_client_span else assembly.done_ns or None
-        assembly.end(error, stays=stays, called=called, over_ns=over_ns)
+        ended_ns = None if called and not self.ends_before_client_span else assembly.done_ns or None
+        assembly.end(error, stays=stays, called=called, ended_ns=ended_ns)
 
 
 def _record_reductions(

@@ -1,4 +1,4 @@
-"""Assemblies that somebody else's code runs."""
+"""Recording of assemblies that a framework or another program runs."""
 
 from otel_assembly.observe.conversations import ObservedAssembler
 

@@ -1,4 +1,4 @@
-"""One assembly of a framework, while it runs: its steps, one after the other, and its end."""
+"""`ObservedAssembly` and `ObservedStep`: one assembly of a framework and its steps, while they run."""
 
 from __future__ import annotations
 
@@ -36,36 +36,37 @@ if TYPE_CHECKING:
     from otel_assembly.recorder import PolicyTime, ProviderEdit, Recording
     from otel_assembly.tokens import TokenMeter
 
-#: A reducer that lets more than so many times its limit pass did not hold it. Frameworks estimate, and what they keep
-#: within a limit so was up to 1.6 times that on recorded conversations (docs/decisions/0033).
-LET_PASS: Final = 2
+#: An output of more than this many times its limit is recorded as an overflow. Frameworks estimate tokens: on recorded
+#: conversations, outputs within a framework's limit had up to 1.6 times as many (docs/decisions/0033).
+_OVERFLOW_FACTOR: Final = 2
 
 STEP: Final[ContextVar[ObservedStep | None]] = ContextVar("otel_assembly_observed_step", default=None)
 
 
 def current_step() -> ObservedStep | None:
-    """The step that is running here: what it calls, such as a summariser, belongs to it."""
+    """Return the step that is running in this context, or None. A summarizer's model call here belongs to the step."""
     return STEP.get()
 
 
 class ObservedAssembly(OpenAssembly):
     """One assembly of a framework, while it runs.
 
-    A framework's reducers may run long before the model call that they work for, and not know whose it will be. Spans,
-    times and attempts to compact are recorded as the steps run, so that what they call stands under them; what came out
-    of a step is read once it is known what came in, by `ObservedAssembler.open`.
+    A framework's reducers may run long before the model call, when the agent and the conversation are not known yet.
+    Therefore spans, times and attempts to compact are recorded as the steps run, so that the spans of a reducer's calls
+    are children of the step's span. The output of a step is only stored. It is read when `ObservedAssembler.open` sets
+    the assembly's input.
 
-    Of an assembly that is sampled out, and has no metrics either, no event is read or counted: `NULL_RECORDING` stands
-    in for the times of its steps, and only its alerts and overflows are reported.
+    If an assembly is neither sampled nor measured by metrics, no event is read or counted. Its steps use
+    `NULL_RECORDING`, and only its alerts and overflows are recorded.
 
     Attributes:
-        events: What the next step takes in: the framework's own list, whose objects need not be those first seen.
-        model: The model whose tokenizer counts.
+        events: The input of the next step, as the framework's list. Its objects may be copies of the original events.
+        model: The model whose tokenizer counts; None if unknown.
         conversation_id: The conversation's real id, if it has one.
-        steps: What ran so far.
-        done_ns: When the last of them was done.
-        waits: Whether what came in is yet to be known.
-        broken: Whether it is left out, because what is known of it is not right.
+        steps: The steps so far.
+        done_ns: The end time of the last step, in nanoseconds since the epoch; 0 if no step has ended.
+        awaits_input: Whether the assembly's input is not known yet.
+        broken: Whether the assembly is not recorded, because recording failed.
     """
 
     __slots__ = (
@@ -73,13 +74,13 @@ class ObservedAssembly(OpenAssembly):
         "_is_open",
         "_meter",
         "_of_steps",
+        "awaits_input",
         "broken",
         "conversation_id",
         "done_ns",
         "events",
         "model",
         "steps",
-        "waits",
     )
 
     def __init__(
@@ -99,16 +100,16 @@ class ObservedAssembly(OpenAssembly):
         self.events: list[Any] = []
         self.steps: list[ObservedStep] = []
         self.done_ns = 0
-        self.waits = True
+        self.awaits_input = True
         self._is_open = self.broken = False
 
     @property
     def id(self) -> str:
-        """The assembly's id, as on its span; empty where it has no span that anybody could look for."""
+        """The assembly's id, as on its span; empty while it has no input, and if its events are not recorded."""
         return self.record.assembly_id if self._is_open else ""
 
     def open(self, record: Record) -> None:
-        """It is known what came in: what the steps said so far is read."""
+        """Set the assembly's record, which has the input, and read the reports of the steps so far."""
         self.record, self.model, view = record, record.model, record.ledger_input.view
         record.table(view).arrive(view.end)
         self.events = record.ledger_input.given
@@ -124,19 +125,19 @@ class ObservedAssembly(OpenAssembly):
         config: Mapping[str, Any] | None = None,
         started_ns: int | None = None,
     ) -> ObservedStep:
-        """One policy or reducer: a context manager around what it does, which says there what came out.
+        """Return a context manager for one policy or reducer; its block runs the policy and reports the output.
 
-        Where an exception leaves the block, the step failed; where nothing was said, it changed nothing. It must not
-        be held open across the ``yield`` of a generator.
+        The step failed if an exception leaves the block, and changed nothing if no output is reported. The block must
+        not contain the ``yield`` of a generator, because the current step is a context variable.
 
         Args:
-            policy: Its name, of low cardinality.
-            kind: ``injection`` or ``reduction``, where that is known.
-            config: Its settings; numbers, bools and enums of them are reported.
-            started_ns: When it began, if that was before the block is entered.
+            policy: The name of the policy or reducer, of low cardinality.
+            kind: ``injection`` or ``reduction``; None if unknown.
+            config: The settings; numbers, booleans and enums among them are recorded.
+            started_ns: The start time, in nanoseconds since the epoch; None: when the block is entered.
         """
-        reports = self._is_open or self.waits
-        time_of = (self._of_steps if reports else NULL_RECORDING).policy(policy, len(self.steps), started_ns)
+        is_recorded = self._is_open or self.awaits_input
+        time_of = (self._of_steps if is_recorded else NULL_RECORDING).policy(policy, len(self.steps), started_ns)
         step = ObservedStep(self, StepReport(policy, kind=kind, config=config or {}), time_of)
         self.steps.append(step)
         if self._is_open:
@@ -144,22 +145,22 @@ class ObservedAssembly(OpenAssembly):
         return step
 
     def tokens(self) -> int | None:
-        """Tokens of the prompt as the last step left it; None where no number is reported."""
+        """Return the tokens of the last step's output with its prompts; None if tokens are not counted."""
         if not self._is_open:
             return None
         record = self.record
         return record.tokens(record.prompts_out, record.view_out)
 
     def count(self, text: str) -> int:
-        """Tokens of a text, by what counts for this assembly so far; 0 where no number is reported."""
+        """Return the tokens of a text, by the tokenizer of the assembly's model; 0 if tokens are not counted."""
         return self._meter(self.model).prompt(text) if self.recording.measured else 0
 
     def watch(self, kind: str, attempt: Attempt) -> AbstractContextManager[Any]:
-        """Around an attempt to compact something of this kind."""
+        """Return a context manager that records an attempt to compact content of a kind, such as ``summary``."""
         return self._of_steps.watch(kind)(attempt)
 
     def signal(self, alerts: Sequence[AlertFacts], overflow: Overflow | None = None) -> None:
-        """Report alerts and overflows of an assembly of which nothing else is reported."""
+        """Record alerts and an overflow if nothing else of the assembly is recorded."""
         if not self.recording.measured and (alerts or overflow is not None):
             self.recording.signal(alerts, overflow)
 
@@ -169,29 +170,29 @@ class ObservedAssembly(OpenAssembly):
         *,
         stays: bool = False,
         called: bool = True,
-        over_ns: int | None = None,
+        ended_ns: int | None = None,
     ) -> None:
-        """The assembly came to its end; with an error, nothing was sent.
+        """End the assembly and record it.
 
         Args:
-            error: What went wrong.
-            stays: Whether what came in stays as the last step left it, whatever went wrong: it was care of a history,
-                such as its compaction, and no prompt of a model call that fails with it.
-            called: Whether a model is called with it now.
-            over_ns: When it was over, if that was earlier.
+            error: The exception that ended the assembly before a model was called; None if there is none.
+            stays: Whether the output is kept in spite of the error, because the assembly maintained a stored history
+                (for example compacted it). False: the output was the prompt of a model call, and is discarded.
+            called: Whether a model is called with the output now.
+            ended_ns: The end time, in nanoseconds since the epoch; None means now.
         """
         if self._is_open and not self.broken:
-            self.record.called, self.record.ended_ns = called, over_ns
+            self.record.called, self.record.ended_ns = called, ended_ns
             try:
                 for step in self.steps:
-                    step.hold()
+                    step.check_limit()
                 if error is None:
                     self.succeeded()
                 elif stays:
                     self.spared(error)
                 else:
                     self.failed(error)
-            except Exception as problem:  # noqa: BLE001  # an observer must not be felt
+            except Exception as problem:  # noqa: BLE001  # a failed recording must not affect the agent
                 self.fail(problem)
             else:
                 return
@@ -204,7 +205,7 @@ class ObservedAssembly(OpenAssembly):
             self.recording.answered(edits)
 
     def fail(self, problem: Exception) -> None:
-        """What is known of this assembly is not to be reported."""
+        """Record the problem, and do not record this assembly."""
         self.broken = True
         self._failed(problem)
 
@@ -238,7 +239,7 @@ class ObservedStep:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._current is not None:
-            with suppress(ValueError):  # a coroutine that nobody awaited to its end is closed in another context
+            with suppress(ValueError):  # an unfinished coroutine is closed in another context
                 STEP.reset(self._current)
         self._time.__exit__(kind, error, trace)
         self.failed(error)
@@ -246,7 +247,7 @@ class ObservedStep:
 
     @property
     def entered(self) -> bool:
-        """Whether its block was entered."""
+        """True if the step's block was entered."""
         return self._current is not None
 
     def begin(self) -> None:
@@ -255,7 +256,7 @@ class ObservedStep:
         self._step = step = self._assembly.begin_step(report.policy, report.kind, report.config)
         step.error = self._error
         if self._overflow is not None:
-            self._overflows(step, self._overflow)
+            self._set_overflow(step, self._overflow)
         if self._has_output:
             self._write(step)
 
@@ -274,30 +275,26 @@ class ObservedStep:
         stands_in: bool | None = None,
         of_prompt: bool = False,
     ) -> None:
-        """Say what came out; the time that the policy took ends here.
+        """Record the step's output, and end the measurement of the policy's time.
 
-        What is in it that lost the other half of its pair, a tool's result without the call or the other way round, is
-        found here, and reported as ``assembly.pairs.broken``.
-
-        Where a limit is said, what came out is counted at the assembly's end: over twice the limit it is an overflow
-        with the cause ``framework``, unless `overflow` has said one of this step.
+        Tool calls without results and results without calls in the output are recorded as ``assembly.pairs.broken``.
+        If there is a limit, the output is counted at the assembly's end. An output of more than twice the limit is
+        recorded as an overflow with the cause ``framework``, unless `overflow` was called for this step.
 
         Args:
-            events: The events; None where they are those that came in.
-            prompts: The prompts; None where they are those that came in.
-            reason: Why an event left of which no verdict speaks.
-            verdicts: Why, by event; a verdict on an event that did not leave is not heeded.
-            budget: The limit that was to be held, in tokens.
-            fixed: Tokens of what could not be dropped.
-            alerts: Alerts that were delivered to the model.
-            halts: Halts that were emitted.
-            reported: How many events the framework itself says that it left out, in the text that it puts in their
-                place or elsewhere; reported beside what is really not there.
-            stands_in: Whether what is new where something left stands in for it, so that this was compacted into it, or
-                only notes that something is missing, so that it was dropped. By default it does, unless the framework
-                says how many it left out.
-            of_prompt: Whether the limit is one of the whole prompt, with its system-level texts and the tools, and not
-                of the events alone.
+            events: The output events; None if they are the input events.
+            prompts: The system prompts after the policy; None if it did not change them.
+            reason: Why events without a verdict were dropped.
+            verdicts: Why events were dropped or compacted. A verdict that contradicts the output is ignored.
+            budget: The limit of the output, in tokens.
+            fixed: The tokens of the events that could not be dropped.
+            alerts: The alerts that were delivered to the model.
+            halts: The number of halts that were emitted.
+            reported: The number of dropped events that the framework itself states, for example in the output. It is
+                recorded in addition to the number that was found.
+            stands_in: Whether a new event replaces the dropped ones, which are then compacted and not dropped. None: it
+                does, unless the framework states a number of dropped events.
+            of_prompt: Whether the limit includes the system prompts and the tools.
         """
         self.record(
             replace(
@@ -317,14 +314,14 @@ class ObservedStep:
         )
 
     def record(self, report: StepReport) -> None:
-        """Record what the policy did, as `out` does; the time that the policy took ends here.
+        """Record a report of the policy, as `out` does, and end the measurement of the policy's time.
 
         Until the assembly's input is known, a later report replaces an earlier one.
         """
         self._time.stop()
         assembly = self._assembly
         assembly.done_ns = time.time_ns()
-        if assembly.waits and report.after is not None:  # the framework may change its list until the report is read
+        if assembly.awaits_input and report.after is not None:  # the framework may change its list later
             report = replace(report, after=list(report.after))
         self.report, self._has_output = report, True
         if self._step is not None:
@@ -336,14 +333,14 @@ class ObservedStep:
         self.report = report
 
     def _write(self, step: Step) -> None:
-        """Find out what was done, from what came out and what came in."""
+        """Write the report to the ledger's record: compare the output with the input, and set the numbers."""
         assembly, report = self._assembly, self.report
         record, events = assembly.record, report.after
         try:
             if events is not None:
                 with record.ledger.lock:
                     inputs = assembly.events
-                    if len(inputs) > len(step.view_in):  # another assembly of the conversation put more behind them
+                    if len(inputs) > len(step.view_in):  # a concurrent assembly appended to the list
                         inputs = inputs[: len(step.view_in)]
                     given = inputs if type(events) is list and _unchanged(inputs, events) else list(events)
                     if report.verdicts or not _is_cut(step, inputs, given, report.reason):
@@ -374,38 +371,38 @@ class ObservedStep:
     def overflow(
         self, *, budget: int, needed: int, cause: OverflowCause = OverflowCause.FRAMEWORK, unit: str = "tokens"
     ) -> None:
-        """A limit could not hold; the time that the policy took ends here."""
+        """Record that `needed` exceeded the limit `budget`, in `unit`, and end the measurement of the policy's time."""
         self._time.stop()
         self._overflow = Overflow(budget, needed, cause, unit)
         if self._step is not None:
-            self._overflows(self._step, self._overflow)
+            self._set_overflow(self._step, self._overflow)
         self._assembly.signal((), self._overflow)
 
-    def _overflows(self, step: Step, overflow: Overflow) -> None:
+    def _set_overflow(self, step: Step, overflow: Overflow) -> None:
         step.overflow, record = overflow, self._assembly.record
         record.overflow = record.overflow or overflow
 
-    def hold(self) -> None:
-        """Whether its limit held is found out, where nobody has said that it did not."""
+    def check_limit(self) -> None:
+        """Record an overflow if the output is far above the step's limit and `overflow` was not called."""
         step, report, record = self._step, self.report, self._assembly.record
         if step is None or report.budget is None:
             return
-        view, most = step.view_out, LET_PASS * max(0, report.budget)
+        view, most = step.view_out, _OVERFLOW_FACTOR * max(0, report.budget)
         if not report.of_prompt:
             step.beside_tokens = sum(record.meter.event(describe(event)) for event in report.beside)
         if self._overflow is None and step.error is None and self._counted(step) > most:
-            record.table(view).exact(view)
+            record.table(view).exact(view)  # the first comparison may have used estimates
             if (needed := self._counted(step)) > most:
-                self._overflows(step, Overflow(report.budget, needed, OverflowCause.FRAMEWORK))
+                self._set_overflow(step, Overflow(report.budget, needed, OverflowCause.FRAMEWORK))
 
     def _counted(self, step: Step) -> int:
-        """Tokens that count against the limit of a step."""
+        """Return the tokens that count against the limit of a step."""
         record = self._assembly.record
         used = record.used(step)
         return record.tokens(step.prompts_out, step.view_out) if used is None else used
 
     def failed(self, error: BaseException | None) -> None:
-        """It failed, where that is said after the block, beside what it had done by then."""
+        """Set the step's error, also after its block; None clears it. The recorded output stays."""
         self._error = error
         if self._step is not None:
             self._step.error = error
@@ -422,9 +419,11 @@ class ObservedStep:
         ended_ns: int | None = None,
         model_spans: Sequence[Any] = (),
     ) -> Iterator[Attempt]:
-        """Around one attempt to compact, such as a summariser's model call: a ``compact_block`` span.
+        """Record the block as one attempt to compact, such as a summarizer's model call: a ``compact_block`` span.
 
-        What is yielded is the `Attempt`; the block fills in `tokens_out`, and `outcome` where it came to nothing.
+        The block receives the `Attempt`. It sets `tokens_out`, and `outcome` if there is no summary. The arguments are
+        those of `Attempt`; without times, the attempt takes as long as the block. `kind` is the kind of the summarized
+        content.
         """
         attempt = Attempt(
             compactor,
@@ -443,7 +442,7 @@ class ObservedStep:
         """Record an attempt of a summarizer that ran outside any model call as a ``compact_block`` span of this step.
 
         Args:
-            earlier: The attempt.
+            earlier: The recorded attempt.
         """
         outcome, count = earlier.attempt, self._assembly.count
         with self.compacting(
@@ -457,9 +456,9 @@ class ObservedStep:
             attempt.tokens_out = None if earlier.text is None else count(earlier.text)
 
     def count(self, text: str) -> int:
-        """Tokens of a text, by what counts for this assembly.
+        """Return the tokens of a text, by the tokenizer of the assembly's model.
 
-        The time that the policy took ends here, but where it compacts: then it goes on with what was made.
+        This ends the measurement of the policy's time, unless the policy compacts: it continues with the summary.
         """
         if not self._attempts:
             self._time.stop()
@@ -468,7 +467,7 @@ class ObservedStep:
 
 @contextmanager
 def settling(attempt: Attempt) -> Iterator[None]:
-    """A block in which something is compacted: how it ends is how the attempt did, unless that says so itself."""
+    """Set the outcome of an attempt when the block ends, unless it is set. A cancellation sets only the error type."""
     try:
         yield
     except BaseException as error:
@@ -482,18 +481,22 @@ def settling(attempt: Attempt) -> Iterator[None]:
 
 
 def _unchanged(inputs: list[Any], events: list[Any]) -> bool:
+    """Return True if two lists have equal events, with the same objects at both ends."""
     if len(inputs) != len(events) or not inputs:
         return False
     return inputs[0] is events[0] and inputs[-1] is events[-1] and equal(inputs, events)
 
 
 def _is_cut(step: Step, inputs: list[Any], events: list[Any], reason: DecisionReason) -> bool:
-    """Whether a front and a back of what went in came out, the very objects; then it is written down in the step."""
+    """Write the output to the step if it lacks at most one run of the inputs, by identity; otherwise return False.
+
+    Trimmed lists are common, and this is faster than `match`.
+    """
     view, length, out = step.view_in, len(inputs), len(events)
     if out > length or view.history.echoes:
         return False
     if out and events[-1] is not inputs[-1] and events[-1] is not inputs[out - 1]:
-        return False  # its end is neither: no need to look at all
+        return False  # the last output is neither the last input nor that of a cut end
     front = out if events is inputs else next(compress(count(), map(is_not, inputs, events)), out)
     back = length - out + front
     if not all(map(is_, inputs[back:], events[front:])):
@@ -505,11 +508,11 @@ def _is_cut(step: Step, inputs: list[Any], events: list[Any], reason: DecisionRe
 
 
 def _compactions(step: Step, attempts: Sequence[Attempt], ledger: Ledger) -> Sequence[StepCompaction]:
-    """The compaction that created an item, and its sources: leaves alone, also where a summary was compacted again."""
-    gone = [group for group in step.exits if group.outcome is DecisionOutcome.COMPACTED]
-    if not gone or (not attempts and (len(step.created) > 1 or step.created[0][1] in ledger.leaves)):
+    """Return the compaction of a step, and remember its sources: original items, even if compacted before."""
+    compacted = [group for group in step.exits if group.outcome is DecisionOutcome.COMPACTED]
+    if not compacted or (not attempts and (len(step.created) > 1 or step.created[0][1] in ledger.leaves)):
         return ()
-    runs = sorted(run for group in gone for run in item_id_runs(group.view, group.numbered))
+    runs = sorted(run for group in compacted for run in item_id_runs(group.view, group.numbered))
     leaves = tuple(ledger.leaves.of(runs))
     if len(step.created) == 1:
         ledger.leaves.remember(step.created[0][1], leaves)

@@ -1,9 +1,8 @@
-"""Assemblies that somebody else's code runs: the caller says what went in and what came out, and they are recorded.
+"""`ObservedAssembler`: records assemblies that a framework runs; the caller reports the input and output of each step.
 
-A framework's reducer is watched, never asked to change: `ObservedAssembler.begin` opens an assembly, each `step` is one
-reducer or policy of it, and `end` records it. Of the conversations that the framework holds, their ledgers and what
-counts their tokens are remembered here. Nothing here raises, and nothing of ours that goes wrong reaches the agent:
-what fails is counted, and that assembly is left out.
+`ObservedAssembler.begin` opens an assembly, each `step` is one reducer or policy of it, and `end` records it. The
+assembler keeps the ledgers of the framework's conversations and the token meters of its models. Errors of this package
+never reach the agent: a failure is counted, and the assembly is not recorded.
 """
 
 from __future__ import annotations
@@ -33,18 +32,18 @@ if TYPE_CHECKING:
     from otel_assembly.recorder import Recorder
     from otel_assembly.tokens import TokenCounter
 
-#: Conversations of one framework that are remembered; beyond it the least recently used are forgotten, and begin a new
-#: ledger when they come back.
+#: The most conversations of one framework with a ledger. Above that, the least recently used ledgers are removed; their
+#: conversations begin a new ledger on the next turn.
 CONVERSATIONS: Final = 1_000
-#: Events that the ledgers of all conversations of one framework hold together; beyond it, the same.
+#: The most events in all ledgers of one framework. Above that, the least recently used ledgers are removed as well.
 EVENTS: Final = 200_000
-#: Models whose counts are remembered, and views of conversations.
+#: The most models with a token meter, and the most views with ledgers.
 _MODELS: Final = 32
 _VIEWS: Final = 32
 
 
-class suppress_errors:  # noqa: N801  # read as a word: with contained(failed)
-    """A block of ours whose failure goes to `failed`, and no further."""
+class suppress_errors:  # noqa: N801  # used like `contextlib.suppress`
+    """Suppress exceptions in a block and pass them to `failed`. A class, because it is faster than a generator."""
 
     __slots__ = ("_failed",)
 
@@ -62,15 +61,15 @@ class suppress_errors:  # noqa: N801  # read as a word: with contained(failed)
 
 
 class AssemblyInput(TypedDict, total=False):
-    """What came in beside the events.
+    """The input of an assembly in addition to the events.
 
     Attributes:
-        prompts: The system-level texts in front of them.
-        tools: The schemas of the tools that the model is offered, where they are known.
-        name: Tells assemblers of one program apart.
-        model: The model that will be called, whose tokenizer counts.
-        window: The most tokens that this model takes, where the framework knows it; what is no whole number above 0 is
-            as good as None: then it is what `genai-prices` knows of the model.
+        prompts: The system prompts before the events.
+        tools: The schemas of the tools that the model is offered, if they are known.
+        name: The name of the assembler, to distinguish several assemblers of one program.
+        model: The model that will be called; its tokenizer counts.
+        window: The most tokens that the model accepts, if the framework knows it. None, or a value that is no positive
+            integer: the number that `genai-prices` has for the model.
         unknown_input: The input cannot be read, and the events and prompts are the output. The span then has
             ``assembly.input.unknown``, and no span or metric has a number of the input or of dropped events.
         client: What the model's client adds to messages; None if only the model's name is known.
@@ -90,8 +89,8 @@ class AssemblyInput(TypedDict, total=False):
     allowed_edits: tuple[str, ...]
 
 
-class _Offered(Context):
-    """What is known of whom an observed assembly is for: the tools. Its steps say what halts they emitted."""
+class _ToolContext(Context):
+    """The context of an observed assembly: only its tools are known. The reports of its steps have the halts."""
 
     def __init__(self, tools: Sequence[Mapping[str, Any]]) -> None:
         self.tools = tuple(tools)
@@ -102,22 +101,29 @@ _observed: Final = partial(Ledger, observed=True)
 
 
 def _ledgers() -> Registry[Any, Ledger]:
-    """Ledgers by conversation: an object that is only weakly held, or an id.
+    """Return a registry of ledgers by conversation: by a weak reference to an object, or by an id.
 
-    A ledger holds the events of its conversation, which may well refer to the conversation; so it is let go of as soon
-    as everybody else has let go of the conversation, or it grows too much. A forked child begins all of them anew,
-    because its parent goes on with them.
+    A ledger is removed when its conversation is garbage collected, or when the ledgers together are too large. A forked
+    child process starts without ledgers, because its parent continues the conversations.
     """
     return Registry(CONVERSATIONS, clear_after_fork=True)
 
 
 class ObservedAssembler:
-    """What one framework's reducers do, by conversation.
+    """Records what the reducers of one framework do, by conversation.
 
     Args:
         framework: The framework's name, as on its spans (``assembly.framework``).
-        recorder: Where the record of each assembly goes; by default where everything else goes.
-        counter: Counts instead of the model's tokenizer.
+        recorder: Receives the record of each assembly; None: the default recorder.
+        counter: Counts tokens instead of the model's tokenizer.
+
+    Example:
+        >>> observed = ObservedAssembler("my-framework")
+        >>> assembly = observed.begin("conversation-1", ["first", "second"])
+        >>> if assembly is not None:
+        ...     with assembly.step("last_message", kind="reduction") as step:
+        ...         step.out(["second"])
+        ...     assembly.end()
     """
 
     def __init__(
@@ -130,26 +136,26 @@ class ObservedAssembler:
         self.forget()
 
     def forget(self) -> None:
-        """Let go of every conversation."""
+        """Remove the ledgers of all conversations."""
         self._ledgers = _ledgers()
         self._views: Registry[str, Registry[Any, Ledger]] = Registry(_VIEWS)
 
     @property
     def recorder(self) -> Recorder:
-        """Where records go."""
+        """The recorder that receives the records."""
         return self._recorder if self._recorder is not None else DEFAULT.recorder
 
     def is_enabled(self) -> bool:
-        """Whether a provider is configured: every wrapper asks this first, so that it must cost next to nothing."""
+        """Return True if an OpenTelemetry provider is configured. Every wrapper calls this first, so it is fast."""
         return self.recorder.is_enabled()
 
     def suppress_errors(self) -> suppress_errors:
-        """A block of ours whose failure is a warning and a count, never the agent's."""
+        """Return a context manager that suppresses exceptions of its block; each is logged as a warning and counted."""
         return suppress_errors(self.failed)
 
     def failed(self, error: Exception) -> None:
-        """Something of ours went wrong."""
-        with suppress(Exception):  # what reports failures may be what is broken
+        """Record a failure of the instrumentation."""
+        with suppress(Exception):  # the recorder itself may have failed
             self.recorder.failed(f"instrumentation.{self.framework}", error)
 
     def begin(
@@ -160,31 +166,30 @@ class ObservedAssembler:
         agent_name: str | None = None,
         conversation_id: str | None = None,
         started_ns: int | None = None,
-        **given: Unpack[AssemblyInput],
+        **fields: Unpack[AssemblyInput],
     ) -> ObservedAssembly | None:
-        """An assembly begins.
+        """Begin an assembly whose input is known.
 
         Args:
-            conversation: Whose ledger it is: an object that lives as long as the conversation, or an id of it. None:
-                a conversation of this one assembly.
-            events: What came in, in the framework's own types; it is read here, so that what is changed in it later
-                does not show.
+            conversation: The key of the ledger: an object that lives as long as the conversation, or an id of it. None:
+                the assembly gets a ledger of its own.
+            events: The input events, in the framework's types. They are read here; later changes have no effect.
             agent_name: The agent's name.
             conversation_id: The conversation's real id, if it has one.
-            started_ns: When it began, if that was earlier.
-            given: What came in beside the events, as `AssemblyInput` says.
+            started_ns: The start time, in nanoseconds since the epoch; None means now.
+            fields: The other input, see `AssemblyInput`.
 
         Returns:
-            None where no provider is configured.
+            The assembly; None if no provider is configured or the input cannot be read.
         """
         assembly = self.prepare(
-            name=given.get("name"),
+            name=fields.get("name"),
             agent_name=agent_name,
-            model=given.get("model"),
+            model=fields.get("model"),
             conversation_id=conversation_id,
             started_ns=started_ns,
         )
-        if assembly is None or self.open(assembly, conversation, events, **given):
+        if assembly is None or self.open(assembly, conversation, events, **fields):
             return assembly
         assembly.end()
         return None
@@ -198,18 +203,18 @@ class ObservedAssembler:
         conversation_id: str | None = None,
         started_ns: int | None = None,
     ) -> ObservedAssembly | None:
-        """An assembly begins of whose model call nothing is known yet: what a reducer does for it is recorded already.
+        """Begin an assembly whose input is not known yet, so that the steps of its reducers are recorded already.
 
-        Whose it is, what came in, the prompts and the tools are said by `open`.
+        `open` sets the conversation, the events, the prompts and the tools later. The arguments are those of `begin`.
 
         Returns:
-            None where no provider is configured.
+            The assembly; None if no provider is configured.
         """
         identity = AgentIdentity(agent_name, self.framework, conversation_id)
-        began = started_ns if started_ns is not None else time.time_ns()
+        start_ns = started_ns if started_ns is not None else time.time_ns()
         try:
-            recording = self.recorder.begin(name, model, identity, began)
-        except Exception as error:  # noqa: BLE001  # an observer must not be felt
+            recording = self.recorder.begin(name, model, identity, start_ns)
+        except Exception as error:  # noqa: BLE001  # a failed recording must not affect the agent
             self.failed(error)
             return None
         return (
@@ -217,54 +222,58 @@ class ObservedAssembler:
         )
 
     def open(
-        self, assembly: ObservedAssembly, conversation: Any, events: Sequence[Any], **given: Unpack[AssemblyInput]
+        self,
+        assembly: ObservedAssembly,
+        conversation: Any,
+        events: Sequence[Any],
+        **fields: Unpack[AssemblyInput],
     ) -> bool:
-        """It is known what came in to an assembly, with the arguments of `begin`.
+        """Set the input of an assembly from `prepare`. The arguments are those of `begin`.
 
         Returns:
-            Whether it could be read; if not, it is left out.
+            False if the input cannot be read; the assembly is then not recorded.
         """
         if assembly.broken:
             return False
-        assembly.waits = False
+        assembly.awaits_input = False
         try:
             if assembly.recording.measured:
                 ledger = self.ledger(conversation)
                 with ledger.lock:
                     ledger_input = ledger.open(events)
                     turn = ledger.turn()
-                if conversation is not None:  # others may have to be forgotten for it
+                if conversation is not None:  # this may remove the ledgers of other conversations
                     self._ledgers.weigh(conversation, ledger.size, EVENTS)
-                model = given.get("model") or assembly.model
+                model = fields.get("model") or assembly.model
                 record = Record(
-                    name=given.get("name"),
+                    name=fields.get("name"),
                     model=model,
                     turn=turn,
                     ledger=ledger,
                     ledger_input=ledger_input,
-                    context=_Offered(given.get("tools", ())),
-                    meter=self.meter(model, given.get("client")),
-                    prompts_in=tuple(given.get("prompts", ())),
-                    window=_window(given.get("window")),
+                    context=_ToolContext(fields.get("tools", ())),
+                    meter=self.meter(model, fields.get("client")),
+                    prompts_in=tuple(fields.get("prompts", ())),
+                    window=_window(fields.get("window")),
                     observed=True,
                     named=named_conversation(assembly.conversation_id, self.recorder),
-                    unknown=given.get("unknown_input", False),
-                    held_events=given.get("held_events"),
-                    allowed_edits=given.get("allowed_edits", ()),
+                    unknown=fields.get("unknown_input", False),
+                    held_events=fields.get("held_events"),
+                    allowed_edits=fields.get("allowed_edits", ()),
                 )
                 assembly.open(record)
             elif conversation is not None:
                 self.ledger(conversation).turn()
-        except Exception as problem:  # noqa: BLE001  # as above
+        except Exception as problem:  # noqa: BLE001  # a failed recording must not affect the agent
             assembly.fail(problem)
         return not assembly.broken
 
     def ledger(self, conversation: Any) -> Ledger:
-        """The ledger of a conversation; None is a conversation of this one assembly."""
+        """Return the ledger of a conversation; for None, a new ledger for a single assembly."""
         return _observed() if conversation is None else self._ledgers.of(conversation, _observed)
 
     def meter(self, model: str | None, client: ClientRules | None = None) -> TokenMeter:
-        """Return what counts for a model.
+        """Return the token meter of a model.
 
         Args:
             model: The model's name.
@@ -272,21 +281,21 @@ class ObservedAssembler:
         """
         rules = client or rules_of_unknown_client(model)
 
-        def made() -> TokenMeter:
+        def create() -> TokenMeter:
             counter = self._counter or counter_for(model)
             return TokenMeter(counter, MessageFraming().for_client(rules, counter.count))
 
-        return self._meters.of(f"{rules}{model}", made)
+        return self._meters.of(f"{rules}{model}", create)
 
-    def expect(self) -> None:
-        """Begin to read what will count where no model says otherwise: the framework is here, and will be used."""
+    def preload_counter(self) -> None:
+        """Start to load the default token counter, because the framework is installed and will probably be used."""
         prepare(self._counter or counter_for())
 
     def declined(self, policy: str, agent_name: str | None = None) -> None:
-        """A reducer looked whether there was anything to do, and there was not: a count, and no span.
+        """Count a reducer's call that found nothing to do; there is no span for it.
 
         Args:
-            policy: Its name, of low cardinality, as its span would have it.
+            policy: The reducer's name, of low cardinality, as on the span of a step.
             agent_name: The agent's name.
         """
         with self.suppress_errors():
@@ -306,22 +315,23 @@ class ObservedAssembler:
         started_ns: int | None = None,
         error: BaseException | None = None,
     ) -> None:
-        """What one agent gets to see of what a network of agents has said was worked out: a ``project_view`` span.
+        """Record a ``project_view`` span: the selection of a session's messages (envelopes) that one agent reads.
 
-        It is recorded once that is done, and is no assembly: the one that follows says what becomes of these events.
+        Call it when the selection is complete. It is not an assembly: the agent's next assembly records what becomes of
+        the selected events.
 
         Args:
             view: The view's name, of low cardinality.
-            conversation: As for `begin`; its events are counted once, however often a view of it is recorded.
-            envelopes_in: Envelopes that the view was made of.
-            events: The events that came out, in the framework's own types. Their number and their tokens are reported,
-                and nothing that they say.
-            envelopes_out: Envelopes of which something came out, where that is known.
-            agent_name: The agent who gets to see it.
+            conversation: As for `begin`. Each event is counted once, even if views of it are recorded repeatedly.
+            envelopes_in: The number of envelopes that the view was made from.
+            events: The selected events, in the framework's types. Only their number and tokens are recorded, not their
+                content.
+            envelopes_out: The number of envelopes with content in the view; None if unknown.
+            agent_name: The agent that reads the selection.
             model: The model whose tokenizer counts.
             conversation_id: The conversation's real id, if it has one.
-            started_ns: When it began; by default now.
-            error: What was raised instead.
+            started_ns: The start time, in nanoseconds since the epoch; None means now.
+            error: The exception, if the view failed.
         """
         identity = AgentIdentity(agent_name, self.framework, conversation_id)
 
@@ -329,24 +339,20 @@ class ObservedAssembler:
             meter = self.meter(model)
             ledger = _observed() if conversation is None else self._views.of(view, _ledgers).of(conversation, _observed)
             with ledger.lock:
-                seen = ledger.open(events).view
-                table = seen.history.table(meter)
-                table.exact(seen)
-                method = "estimated" if meter.method == "exact" and seen.history.any_media(seen) else meter.method
-                return len(seen), table.sum(seen), method, meter.encoding
+                selected = ledger.open(events).view
+                history = selected.history
+                table = history.table(meter)
+                table.exact(selected)
+                method = "estimated" if meter.method == "exact" and history.any_media(selected) else meter.method
+                return len(selected), table.sum(selected), method, meter.encoding
 
-        began = started_ns if started_ns is not None else time.time_ns()
+        start_ns = started_ns if started_ns is not None else time.time_ns()
         with self.suppress_errors():
             self.recorder.projected(
-                Projection(view, model, identity, began, envelopes_in, envelopes_out, error, measure)
+                Projection(view, model, identity, start_ns, envelopes_in, envelopes_out, error, measure)
             )
 
 
-def _window(said: object) -> int | None:
+def _window(value: object) -> int | None:
     """Return a model's window as a framework reports it, or None for a value that cannot be a window."""
-    return said if isinstance(said, int) and not isinstance(said, bool) and 0 < said <= LARGEST_INTEGER else None
-
-
-def reported_whole(assembly: ObservedAssembly) -> suppress_errors:
-    """A block whose failure leaves this assembly out: what cannot be reported whole is not reported in part."""
-    return suppress_errors(assembly.fail)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= LARGEST_INTEGER else None

@@ -75,7 +75,7 @@ class StepReport:
 
     @property
     def has_details(self) -> bool:
-        """Whether the report says more than the messages and prompts show."""
+        """True if the report has more than the messages and prompts before and after the reducer."""
         numbers = self.budget, self.fixed, self.reported, self.stands_in
         return (
             self.reason is not DecisionReason.POLICY
