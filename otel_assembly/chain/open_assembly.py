@@ -3,7 +3,7 @@
 `OpenAssembly` has a record, to which its steps are added in order. A built-in policy decides on a view of the step's
 input. It returns a part of that view, and verdicts on the other events. If the verdicts are consistent with the output,
 they become the step's item groups. The cost depends on the number of runs in the views, not on the number of events. At
-the end, the record is exported, and the ledger stores a snapshot for the next assembly.
+the end, telemetry reads the record, and the ledger stores a snapshot, with which the next assembly is compared.
 
 `policy_contract` applies policies that receive lists, and checks outputs and verdicts that cannot be used as they are.
 `step_edits` records events that a policy replaced or created.
@@ -72,7 +72,7 @@ class OpenAssembly:
 
     Attributes:
         record: The assembly's steps, with the input and output of each.
-        recording: Exports the record; `NULL_RECORDING` if no provider is configured.
+        recording: Writes the record to spans and metrics; `NULL_RECORDING` if no provider is configured.
         in_place: Whether the caller is synchronous, so that this object must not wait for an event loop.
     """
 
@@ -135,13 +135,13 @@ class OpenAssembly:
             step_edits.write_compactions(step, outcome.compactions, self.record.ledger)
 
     def succeeded(self) -> None:
-        """End the assembly, whose last output is sent: export the record, and store a snapshot in the ledger."""
+        """End the assembly, whose last output is sent: write spans and metrics, and store a snapshot in the ledger."""
         with self.record.ledger.lock:
             for _ in self._succeed():
                 pass
 
     async def succeeded_in_slices(self) -> None:
-        """End the assembly as `succeeded` does, but export a large record in slices, between which other tasks run.
+        """End the assembly as `succeeded` does; a large record is written in slices, between which other tasks run.
 
         If the task is cancelled, the remaining slices are done without pauses.
         """
@@ -186,8 +186,8 @@ class OpenAssembly:
     def spared(self, error: BaseException) -> None:
         """End an assembly that failed but whose output stays in use, such as a framework's compaction of its history.
 
-        The record is exported with its numbers, but not compared with the previous prompt. If a step changed the input
-        before the error, the next assembly is compared with that output.
+        All numbers are recorded, but no comparison with the previous prompt. If a step changed the input before the
+        error, the next assembly is compared with that output.
         """
         record, ledger = self.record, self.record.ledger
         record.spared = error
@@ -202,7 +202,7 @@ class OpenAssembly:
                 pass
 
     def _set_end(self) -> None:
-        """Set the end time and the model's window; the assembly's duration does not include the work of exporting."""
+        """Set the end time and the model's window; the assembly's duration does not include the work of telemetry."""
         record = self.record
         record.ended_ns = record.ended_ns or time.time_ns()
         if record.model is not None:
@@ -212,7 +212,7 @@ class OpenAssembly:
                     set_window(record, window)
 
     def _finish(self) -> Slices[None]:
-        """Export the record; if its span was recorded, mark the span's items as exported."""
+        """Write the record to its span and to metrics; if the span was recorded, mark its items as exported."""
         record = self.record
         record.previous_id = record.ledger.recorded_id
         yield from self.recording.finish(record)

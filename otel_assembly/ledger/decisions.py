@@ -60,10 +60,10 @@ def _kept(record: Record, last: Snapshot | None, injected: Container[int]) -> It
     pinned_items = {*pins, *pins_before}
     changed = {item for item in pinned_items if (pins[item][0] if item in pins else None) is not pins_before.get(item)}
     before = set(last.numbered.of(last.kept)) if last is not None else set()
-    returning, made = _returning(record, last), record.made
+    returning, created = _returning(record, last), record.made
     for position in view.positions():
         item = numbered.item_ids.of(position)
-        if (item not in before and item not in injected) or (item in changed and item not in made):
+        if (item not in before and item not in injected) or (item in changed and item not in created):
             reason, step = pins.get(item, (DecisionReason.FITS, returning.get(item)))
             yield _decision(record, numbered, position, DecisionOutcome.KEPT, reason, step)
 
@@ -73,8 +73,8 @@ def _injected(record: Record, last: Snapshot | None) -> dict[int, Step]:
 
     An item that the previous assembly created too is not injected again, but kept.
     """
-    made = record.made - {item for _, item in last.created} if last is not None else record.made
-    return {item: step for step in record.steps for item in step.injected if item in made}
+    created = record.made - {item for _, item in last.created} if last is not None else record.made
+    return {item: step for step in record.steps for item in step.injected if item in created}
 
 
 def _returning(record: Record, last: Snapshot | None) -> dict[int, Step]:

@@ -82,7 +82,7 @@ class Ledger:
         self._exported_table: tuple[TokenTable, int] | None = None
         self.pending_usage: PendingUsage | None = None
         self.next_item = 0
-        self._next_made = FIRST_MADE
+        self._next_created = FIRST_MADE
         self._numbered: NumberedHistory | None = None
         #: The work of assemblies in slices, one assembly at a time.
         self.serial_slices = SerialSlices(self.lock)
@@ -115,8 +115,8 @@ class Ledger:
     def new_created_id(self) -> int:
         """Reserve an item id for an event that a step created, and return it. These ids start at `FIRST_MADE`."""
         with self.lock:
-            self._next_made += 1
-            return self._next_made - 1
+            self._next_created += 1
+            return self._next_created - 1
 
     def prefix_hash(self, prompts: tuple[str, ...], view: View) -> str:
         """Return a hash of the text of a prefix, as 16 hex digits.
@@ -328,17 +328,17 @@ class Ledger:
         The new messages are first appended to this ledger's own list: two lists of one length are compared without a
         copy, and for identical objects without a look at their content.
         """
-        given, known = self._last_list, self._known
+        previous, known = self._last_list, self._known
         if not known:
             self._last_list = list(events)
             return True
-        if len(events) < known or events[0] is not given[0] or events[known - 1] is not given[known - 1]:
+        if len(events) < known or events[0] is not previous[0] or events[known - 1] is not previous[known - 1]:
             return False
-        del given[known:]  # messages that could not be read
-        given += events[known:]
-        if equal(given, events) and self._is_current(events, known):
+        del previous[known:]  # messages that could not be read
+        previous += events[known:]
+        if equal(previous, events) and self._is_current(events, known):
             return True
-        del given[known:]
+        del previous[known:]
         return False
 
     def _is_current(self, events: list[Any], known: int) -> bool:
@@ -351,20 +351,20 @@ class Ledger:
         if known > _COMPARED_WHOLE and not self._compares_all:
             start, chosen = self._compared_from(known)
         self._compares_all, self._checked = False, (start, set(chosen))
-        given, read = self._last_list, self._contents
-        if not self._have_content(events[start:known], given[start:known], read[start:known]):
+        previous, read = self._last_list, self._contents
+        if not self._have_content(events[start:known], previous[start:known], read[start:known]):
             return False
         if not chosen:
             return True
         pick = itemgetter(*chosen, chosen[0])  # of a single index, it would return no tuple
-        return self._have_content(list(pick(events)), list(pick(given)), list(pick(read)))
+        return self._have_content(list(pick(events)), list(pick(previous)), list(pick(read)))
 
-    def _have_content(self, events: Sequence[Any], given: Sequence[Any], read: Sequence[Any]) -> bool:
-        """Return True if messages are the objects that were given, and have the content that was read.
+    def _have_content(self, events: Sequence[Any], previous: Sequence[Any], read: Sequence[Any]) -> bool:
+        """Return True if messages are the previous objects, and have the content that was read.
 
         Of an observed framework, equal objects are sufficient: it sends its own.
         """
-        if not (self.observed or all(map(is_, given, events))):
+        if not (self.observed or all(map(is_, previous, events))):
             return False
         history = cast("NumberedHistory", self._numbered).history
         return not (history.of_dicts or may_change(events)) or equal(read, contents(events))
@@ -408,8 +408,8 @@ class Ledger:
         if not rest:
             return True
         pick = itemgetter(*rest, rest[0])
-        given = list(pick(self._last_list))
-        self._compares_all = not self._have_content(given, given, list(pick(self._contents)))
+        previous = list(pick(self._last_list))
+        self._compares_all = not self._have_content(previous, previous, list(pick(self._contents)))
         return not self._compares_all
 
     def compare_all(self) -> None:
@@ -586,7 +586,7 @@ class Ledgers:
             events: The events.
             context: The context, which may name the conversation and the agent.
             identity: Distinguishes the assembler from others of the same conversation and agent: its class and name.
-            recorder: The recorder that exports the assemblies.
+            recorder: The recorder of the assemblies.
         """
         if context.conversation_id is not None:
             key = context.conversation_id, context.agent_name, *identity

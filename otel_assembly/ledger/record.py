@@ -141,12 +141,12 @@ class Record:
     @property
     def made(self) -> AbstractSet[int]:
         """The items that steps created and that are not in the assembly's input."""
-        made: set[int] = set()
+        created: set[int] = set()
         for step in self.steps:
-            made.update([item for _, item in step.created] if step.created else ())
+            created.update([item for _, item in step.created] if step.created else ())
         for step in self.steps:
-            made.difference_update(step.restored_items)
-        return made
+            created.difference_update(step.restored_items)
+        return created
 
     def mark_exported(self) -> None:
         """Mark the items of the input, and those that the steps created, as exported by this assembly's span."""
@@ -309,7 +309,7 @@ def set_window(record: Record, window: int | None) -> None:
 
 
 def _budget(record: Record, tokens: int) -> tuple[int | None, int | None, int | None]:
-    """Return the limit, `Totals.used` and the fixed tokens of the step with an exceeded limit, else the fullest one."""
+    """Return limit, used and fixed tokens (as in `Totals`) of the step that exceeded its limit, else of the fullest."""
     limits: list[tuple[Any, int | None, int | None, int | None]] = [((), None, None, None)]
     for step in record.steps:
         if step.budget is not None:
@@ -364,9 +364,9 @@ def _step_totals(record: Record, step: Step, tokens_in: int, tokens_out: int) ->
         else:
             compacted += len(group.view)
             compacted_tokens += record.items_tokens(group.view)
-    made = record.items_tokens(step.view_out.pick_positions(step.created_positions)) if step.created else 0
+    created_tokens = record.items_tokens(step.view_out.pick_positions(step.created_positions)) if step.created else 0
     return StepTotals(
-        tokens_in, tokens_out, len(step.created), made, dropped, dropped_tokens, compacted, compacted_tokens
+        tokens_in, tokens_out, len(step.created), created_tokens, dropped, dropped_tokens, compacted, compacted_tokens
     )
 
 
@@ -381,19 +381,19 @@ def _flow(record: Record) -> Sequence[int]:
     if not [step for step in record.steps if step.created]:
         return list(map(sum, zip((0,) * 6, *[totals[2:] for totals in record.step_totals], strict=True)))
     # Each item of an assembly is from its input, or created by a step.
-    made, view, item_id = record.made, record.view_out, record.numbered_out.item_ids.of
-    injected = view.pick_positions(position for position in view.positions() if item_id(position) in made)
+    created, view, item_id = record.made, record.view_out, record.numbered_out.item_ids.of
+    injected = view.pick_positions(position for position in view.positions() if item_id(position) in created)
     dropped, compacted = [0, 0], [0, 0]
     for step in record.steps:
         for group in record.lasting_exits(step):
-            for part in [group] if group.numbered is source.numbered else without([group], made):
+            for part in [group] if group.numbered is source.numbered else without([group], created):
                 counts = dropped if part.outcome is DecisionOutcome.DROPPED else compacted
                 counts[0] += len(part.view)
                 counts[1] += record.items_tokens(part.view)
     return [len(injected), record.items_tokens(injected), *dropped, *compacted]
 
 
-#: The names of the parts of a prompt: those that are not events, and the kinds of events, in the order of export.
+#: The names of the parts of a prompt that are not events, and of the kinds of events, in the order of the spans.
 _NAMES: Final = (
     PromptPart.PROMPT.value,
     PromptPart.TOOL_SCHEMAS.value,
@@ -457,7 +457,7 @@ def _turns_since(last: Snapshot | None, source: LedgerInput, named: NamedConvers
     if named is None:
         return 1
     start = last.next_item
-    arrived = ((max(first, start), until) for first, until in source.runs if start <= until < FIRST_MADE)
+    arrived = ((max(first, start), last_item) for first, last_item in source.runs if start <= last_item < FIRST_MADE)
     turns, is_open = 1, False
     for position in source.numbered.item_ids.find(chain.from_iterable(range(low, high + 1) for low, high in arrived)):
         kind = history.kind(position)
@@ -541,8 +541,8 @@ def dropped_new(record: Record, step: Step, *, net: bool = False) -> int:
     if not step.exits or record.error is not None:
         return 0
     groups = [group for group in exits_from_the_prompt(record, step) if group.outcome is DecisionOutcome.DROPPED]
-    if net and (made := record.made):
-        groups = without(groups, made)
+    if net and (created := record.made):
+        groups = without(groups, created)
     return sum([len(group.view) for group in groups])
 
 
@@ -643,7 +643,7 @@ def _cause(record: Record, last: Snapshot, at: int) -> str:
 
 
 def _has_item(group: ItemGroup, view: View, position: int, item: int) -> bool:
-    """Return True if a group has an item, which is at this position of the view's history."""
+    """Return True if a group has the item that is at a position of the view's history."""
     if group.view.history is view.history:
         return group.view.holds(position)
     return any(map(group.view.holds, group.numbered.item_ids.find([item])))

@@ -102,10 +102,10 @@ class ItemIds:
         """Yield the item ids of positions ``[start, stop)``, as runs ``[first, last]``."""
         run = bisect_right(self._positions, start) - 1
         while start < stop:
-            upto = min(stop, self._positions[run + 1] if run + 1 < len(self._positions) else self.end)
+            end = min(stop, self._positions[run + 1] if run + 1 < len(self._positions) else self.end)
             first = self._ids[run] + start - self._positions[run]
-            yield first, first + upto - start - 1
-            start, run = upto, run + 1
+            yield first, first + end - start - 1
+            start, run = end, run + 1
 
     def spans_backward(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Yield, from the end on, the first position of each run of `spans`, and the run's first and last item id."""
@@ -457,7 +457,7 @@ def listed_exits(step: Step, last: Snapshot | None) -> tuple[list[tuple[Tag, lis
 
 
 def _runs_to_list(step: Step, dropped: Sequence[ItemGroup], last: Snapshot | None) -> list[tuple[int, Tag, Run]]:
-    """Return the runs to list: first items that another rule dropped in the last turn, then new ones, then the newest.
+    """Return the runs to list: items that another rule dropped before, then newly dropped ones, then the newest others.
 
     To explain an item that a turn does not list, a reader of spans uses the latest earlier turn that lists it. That is
     correct only if each change of step or reason is listed in the turn in which it happened.
