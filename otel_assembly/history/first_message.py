@@ -69,9 +69,9 @@ def newest_atom(view: View, response: int) -> list[int]:
 
 
 def newest_request(view: View) -> list[int]:
-    """Return the position of the view's newest user request; if it also has tool results, those of its whole atom.
+    """Return the position of the view's newest user request; empty if the view has none.
 
-    The list is empty if the view has no request.
+    If the request also has tool results, the positions of all items of its atom in the view are returned.
     """
     history = view.history
     request = history.newest_request(view)

@@ -79,6 +79,7 @@ class History(Sequence[Any]):
         self.extend(events)
 
     def _clear(self) -> None:
+        """Set all columns to empty."""
         #: The events by position; read-only outside this module.
         self.events: list[Any] = []
         self.kind_codes = bytearray()
@@ -140,6 +141,7 @@ class History(Sequence[Any]):
         return facts
 
     def _add(self, event: Any, facts: EventFacts) -> None:
+        """Append an event to all columns that list it, and update the classes of earlier events."""
         code = _CODES[facts.kind]
         with self.lock:
             position = len(self.events)
@@ -315,7 +317,7 @@ class History(Sequence[Any]):
 
     @property
     def has_pairs(self) -> bool:
-        """Whether an atom may have more than one item: the history has a tool call, a result or reasoning."""
+        """True if an atom may have more than one item: the history has a tool call, a result or reasoning."""
         pairing = self.pairing
         return bool(pairing.span or pairing.incomplete or self.orphans.positions or pairing.dangling)
 
@@ -443,7 +445,7 @@ def _size_of(texts: Iterable[str]) -> int:
 
 def unknown_part_error(event_type: type, part: str) -> DescribeError:
     """Return the error for an event with a part of an unknown type in a strict history."""
-    return DescribeError(event_type, f"it has a part of type {part!r}, which nobody knows, and 'strict' is asked for")
+    return DescribeError(event_type, f"it has a part of the unknown type {part!r}, and 'strict' is True")
 
 
 def text_digest(texts: Iterable[str]) -> int:

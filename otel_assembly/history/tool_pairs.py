@@ -337,13 +337,17 @@ class Pairing:
         return members is None or not self._is_abandoned(members, newest_response)
 
     def _is_abandoned(self, members: Sequence[int], newest_response: int) -> bool:
+        """Return True if one of an atom's items has an abandoned call, given the newest response."""
         for member in members:
             if member < newest_response and member in self._unanswered and member not in self._awaits:
                 return True
         return False
 
     def pending_calls(self, newest_response: int) -> list[int]:
-        """Return the items of the atoms with an unanswered call that explicitly awaits an approval, in order."""
+        """Return the items of the atoms with a call that explicitly awaits an approval, in order.
+
+        Atoms that also have an abandoned call are left out, because they may not be sent.
+        """
         if not self._awaits:
             return []
         atoms = {self.atoms[caller] for caller in list(self._awaits)}

@@ -126,7 +126,7 @@ class Column:
         """Return the index of a position, or the index at which it would be inserted."""
         positions = self.positions
         if position < len(positions) and positions[position] == position:
-            return position  # no position in front of it is missing
+            return position  # the column has all positions before it
         return bisect_left(positions, position, 0, min(position, len(positions)))
 
     def holds(self, position: int) -> bool:
@@ -282,7 +282,7 @@ class View(Sequence[Any]):
         if position >= self.end:
             return -1
         positions, runs = self.column.positions, self.runs
-        if position < len(positions) and positions[position] == position:  # no position in front of it is missing
+        if position < len(positions) and positions[position] == position:  # the column has all positions before it
             index = position
         else:
             index = bisect_left(positions, position, 0, min(position, len(positions)))

@@ -342,13 +342,13 @@ class ObservedStep:
                     inputs = assembly.events
                     if len(inputs) > len(step.view_in):  # a concurrent assembly appended to the list
                         inputs = inputs[: len(step.view_in)]
-                    given = inputs if type(events) is list and _unchanged(inputs, events) else list(events)
-                    if report.verdicts or not _is_cut(step, inputs, given, report.reason):
+                    outputs = inputs if type(events) is list and _unchanged(inputs, events) else list(events)
+                    if report.verdicts or not _is_cut(step, inputs, outputs, report.reason):
                         places = record.ledger_input.numbered.places
                         match(
                             step,
                             inputs,
-                            given,
+                            outputs,
                             report.verdicts,
                             record.ledger,
                             otherwise=report.reason,
@@ -356,7 +356,7 @@ class ObservedStep:
                             stands_in=report.reported is None if report.stands_in is None else report.stands_in,
                             index=places if step.view_in is record.ledger_input.view else None,
                         )
-                assembly.events = given
+                assembly.events = outputs
             if report.prompts is not None:
                 step.let_out(tuple(report.prompts))
             step.budget, step.fixed, step.reported = report.budget, report.fixed, report.reported
