@@ -204,7 +204,7 @@ class Ledger:
             return self.turns - 1
 
     def repeat_turn(self, turn: int) -> None:
-        """Let the next assembly have this turn again, because the assembly of this turn starts again."""
+        """Let an assembly that starts again have its turn again, unless another one has begun since."""
         with self.lock:
             self.turns -= self.turns == turn + 1
 
@@ -345,7 +345,8 @@ class Ledger:
         """Return True if the messages that are compared in this turn have the content that was read.
 
         Up to `_COMPARED_WHOLE` messages, all are compared. Of a longer list, these are compared: the messages that the
-        previous assembly sent, the atom in front of them, all later messages, and a block of the others, in rotation.
+        previous assembly sent, the atom in front of them (its size decides the cut), all later messages, and a block of
+        the others, in rotation.
         """
         start, chosen = 0, list[int]()
         if known > _COMPARED_WHOLE and not self._compares_all:

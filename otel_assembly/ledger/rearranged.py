@@ -133,7 +133,7 @@ def _is_unchanged(before: NumberedContents, at: int, now: NumberedContents, plac
     old_content, content = old_contents[at], new_contents[place]
     return (
         (
-            (old_content is content and isinstance(old_content, ReadEvent))
+            (old_content is content and isinstance(old_content, ReadEvent))  # which never changes
             or says_the_same(
                 DescribedEvent(old_content, old_history.facts(at)), DescribedEvent(content, history.facts(place))
             )

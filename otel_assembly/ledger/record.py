@@ -211,7 +211,7 @@ class Record:
         return view.history.table(self.meter)
 
     def count_sent(self) -> None:
-        """Count the events to send that have an estimate, also in the input's table, which has arrivals' tokens."""
+        """Replace estimates of events to send by counts, also in the input's table, which has new items' tokens."""
         view, source = self.view_out, self.ledger_input.numbered
         self.table(view).exact(view)
         if self.numbered_out is not source and (table := source.history.table(self.meter)).estimated:

@@ -71,7 +71,7 @@ class ItemIds:
 
     def extend_from(self, source: ItemIds, start: int, stop: int) -> None:
         """Give the next positions the item ids of positions ``[start, stop)`` in another history."""
-        if start == self.end == 0 and stop:
+        if start == self.end == 0 and stop:  # the usual case: copy all runs in one step
             runs = bisect_left(source._positions, stop)
             self._positions, self._ids, self.end = source._positions[:runs], source._ids[:runs], stop
             return
@@ -87,7 +87,7 @@ class ItemIds:
         """Yield the positions of these item ids. Ids without a position, and positions added meanwhile, are skipped."""
         starts, ids = list(self._positions), list(self._ids)
         ends = [*starts[1:], self.end]
-        if any(first > second for first, second in pairwise(ids)):
+        if any(first > second for first, second in pairwise(ids)):  # not in order of ids: search the ids of each run
             wanted = sorted(set(item_ids))
             for start, first, stop in zip(starts, ids, ends, strict=True):
                 low, high = bisect_left(wanted, first), bisect_left(wanted, first + stop - start)
