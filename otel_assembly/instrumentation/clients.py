@@ -154,7 +154,7 @@ class ClientCall(TrackedRun):
 
     def _record_summary(self, attempt: Attempt, text: str) -> None:
         if self._request is not None and self._reduction is not None:
-            self._reduction.answered(attempt, text)
+            self._reduction.record_summary(attempt, text)
             attempt.outcome = no_summary(text, self._request.messages)
 
     def end(self, error: BaseException | None = None) -> None:

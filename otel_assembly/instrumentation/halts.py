@@ -26,7 +26,7 @@ def assembled(conversation: Any, call: ModelCall) -> None:
 
 
 def already_reported(halt: Any) -> bool:
-    """Return whether a halt was recorded before, and mark it as recorded."""
+    """Mark a halt as recorded, and return True if it was recorded before."""
     reported = _REPORTED.get(halt) is not None
     _REPORTED.put(halt, True)
     return reported

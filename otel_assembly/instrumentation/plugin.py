@@ -185,11 +185,14 @@ class PluginConversation:
         conversation_id: The conversation's id; None if the framework has none.
         stream: The stream for alerts and halts; by default a new `AlertStream`.
         same: Returns whether two objects are the same event; by default only identical objects are.
+        inserts_alerts: Whether the alerts that were sent to an `AlertStream` are inserted into the events of each
+            assembly, so that policies can read them. None: only if the chain has an `AlertPolicy`.
 
     Attributes:
         stream: The stream.
         context: The context of the conversation's assemblies.
-        delivers: Whether the chain has a policy that delivers alerts to the model.
+        has_alert_policy: Whether the chain has an `AlertPolicy`, which delivers alerts to the model and halts the
+            conversation for a FATAL one.
     """
 
     def __init__(
@@ -200,12 +203,14 @@ class PluginConversation:
         *,
         stream: PluginStream | None = None,
         same: Callable[[Any, Any], bool] | None = None,
+        inserts_alerts: bool | None = None,
     ) -> None:
         self._plugin = plugin
         self.stream: PluginStream = AlertStream() if stream is None else stream
         self.context = Context(conversation_id=conversation_id, framework=framework, stream=self.stream)
         attach(self.stream, plugin._observers, self.context)  # noqa: SLF001  # a plug-in and its conversation
-        self.delivers = any(isinstance(policy, AlertPolicy) for policy in plugin.assembler.policies)
+        self.has_alert_policy = any(isinstance(policy, AlertPolicy) for policy in plugin.assembler.policies)
+        self._inserts_alerts = self.has_alert_policy if inserts_alerts is None else inserts_alerts
         self._same = same
         self._shown: deque[Any] = deque(maxlen=_RECOGNIZED)
         #: The event loop of the last turn, and the lock for turns in it; a lock cannot be used in another loop.
@@ -239,7 +244,7 @@ class PluginConversation:
     async def assemble(self, turn_input: TurnInput) -> Assembly:
         """Return the assembly with the prompts and messages to send to the model.
 
-        If a policy delivers alerts to the model, they are inserted into the messages.
+        The policies get the alerts among the messages, if the conversation inserts them (`inserts_alerts`).
 
         Raises:
             HaltedError: The conversation is halted, so nothing may be sent.
@@ -254,7 +259,7 @@ class PluginConversation:
         context.dependencies = {**turn_input.dependencies, **own_dependencies}
         # The old variables are kept: a policy may have set one for a later turn.
         context.variables = {**context.variables, **turn_input.variables, **own_variables}
-        if self.delivers and isinstance(self.stream, AlertStream):
+        if self._inserts_alerts and isinstance(self.stream, AlertStream):
             events = self.stream.with_alerts(events)
         history = events if isinstance(events, History) else list(events)
         assembly = await plugin.assembler.assemble(turn_input.prompts, history, context)

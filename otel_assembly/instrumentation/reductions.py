@@ -243,7 +243,7 @@ class Reduction:
             if step is not None:
                 step.record_attempt(attempt)
 
-    def answered(self, attempt: Attempt, text: str) -> None:
+    def record_summary(self, attempt: Attempt, text: str) -> None:
         """Record the text that a summarizer returned in an attempt."""
         if self.step is not None:
             attempt.tokens_out = self.step.count(text)

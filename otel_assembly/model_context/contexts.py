@@ -24,7 +24,7 @@ from otel_assembly.model_context.component import (
     provider_of,
     read_component,
 )
-from otel_assembly.model_context.memory import asked_by_memory
+from otel_assembly.model_context.memory import is_memory_on_stack
 from otel_assembly.model_context.message_types import OURS
 from otel_assembly.model_context.messages import ChatCompletionContextState, Editable, LLMMessage
 from otel_assembly.model_context.shapes import (
@@ -233,7 +233,7 @@ class _Assembled(Shape, ChatCompletionContext):
             PolicyFailedError: The model client raised an error while it counted tokens. With ``compat=True``, the
                 client's own error is raised instead.
         """
-        if asked_by_memory(self):
+        if is_memory_on_stack(self):
             if self._unrecorded_assembler is None:
                 self._unrecorded_assembler = self._assembler(NullRecorder())
             assembler, context = self._unrecorded_assembler, Context(tools=self._context.tools)

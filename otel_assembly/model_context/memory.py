@@ -11,7 +11,7 @@ _MEMORY_METHOD: Final = "update_context"
 _MAX_FRAMES: Final = 16
 
 
-def asked_by_memory(context: Any) -> bool:
+def is_memory_on_stack(context: Any) -> bool:
     """Return True if an ``update_context`` method of a memory is reading the messages of this context.
 
     The call stack is inspected, because AutoGen passes no information about the caller. A read by a memory is not a

@@ -110,11 +110,11 @@ def test_what_a_limit_left_in_a_store_is_what_was_read_and_added_before(instrume
     stored = StoredHistories("limit")
     of = MultiCallRun(instrumentation, "clerk", None, RUN)
     with of.current(), of.turn().current():
-        stored.added("one", said("nobody", "asked"))
-        stored.read("one", said(1, 2), of.as_invoking_agent, 2)  # what was there before is not known
+        stored.add_items("one", said("nobody", "asked"))
+        stored.record_read("one", said(1, 2), of.as_invoking_agent, 2)  # what was there before is not known
         calls(of, said(1, 2))
-        stored.added("one", said(3))
-        stored.read("one", said(2, 3), of.as_invoking_agent, 2)
+        stored.add_items("one", said(3))
+        stored.record_read("one", said(2, 3), of.as_invoking_agent, 2)
         calls(of, said(2, 3))
     of.end()
     first, second = assembly_telemetry.spans_named("assemble_context")
@@ -128,9 +128,9 @@ def test_what_was_changed_elsewhere_is_not_said_to_be_left_out(instrumentation, 
     stored = StoredHistories("limit")
     of = MultiCallRun(instrumentation, "clerk", None, RUN)
     with of.current(), of.turn().current():
-        stored.read("one", said(1, 2), of.as_invoking_agent, 2)
-        stored.added("one", said(3))
-        stored.read("one", read, of.as_invoking_agent, 2)
+        stored.record_read("one", said(1, 2), of.as_invoking_agent, 2)
+        stored.add_items("one", said(3))
+        stored.record_read("one", read, of.as_invoking_agent, 2)
         calls(of, [*read, *said(4)])
     of.end()
     assert steps(assembly_telemetry.span("assemble_context")) == []
@@ -140,15 +140,15 @@ def test_a_store_that_is_compacted_is_a_step_of_the_call_that_reads_it(instrumen
     stored = StoredHistories("limit")
     of = MultiCallRun(instrumentation, "clerk", None, RUN)
     with of.current(), of.turn().current():
-        stored.read("one", said(1, 2, 3), of.as_invoking_agent, None)
+        stored.record_read("one", said(1, 2, 3), of.as_invoking_agent, None)
         change = Reduction(instrumentation, StepReport("compaction", ()))
         with change.tracked():
             pass
-        stored.changed("one", change)
-        stored.read("one", said("They met.", 3), of.as_invoking_agent, None)
+        stored.record_change("one", change)
+        stored.record_read("one", said("They met.", 3), of.as_invoking_agent, None)
         calls(of, said("They met.", 3))
-        stored.changed("one", Reduction(instrumentation, StepReport("compaction", ())))
-        stored.read("one", said(3), of.as_invoking_agent, None)  # somebody took an item out
+        stored.record_change("one", Reduction(instrumentation, StepReport("compaction", ())))
+        stored.record_read("one", said(3), of.as_invoking_agent, None)  # somebody took an item out
         calls(of, said(3))
     of.end()
     first, second = assembly_telemetry.spans_named("assemble_context")

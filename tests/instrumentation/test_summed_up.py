@@ -35,7 +35,7 @@ def summarised(telemetry, instrumentation, read, outcome=None, *, history=HISTOR
     if read is not None:
         with reduction.compacting("gpt-4o", lambda count: 7) as attempt:
             reduction.read = read
-            reduction.answered(attempt, "All of it.")
+            reduction.record_summary(attempt, "All of it.")
             attempt.outcome = outcome
     after = [*summary, *history[-2:]]
     verdict = compacted_verdict(reduction, after, *summary)

@@ -40,7 +40,7 @@ class StreamConversation(PluginConversation):
     async def assemble(self, turn_input: TurnInput) -> Assembly:
         """Return the assembly of the events, followed by the observers' alerts; send a halt to AG2's stream."""
         events = [*turn_input.messages, *filter(is_alert, self._sink.sent)]
-        if not self.delivers:  # no policy halts the conversation for a FATAL alert, so it is halted here
+        if not self.has_alert_policy:  # no policy halts the conversation for a FATAL alert, so it is halted here
             await self._check_alerts(events)
         try:
             assembly = await super().assemble(replace(turn_input, messages=events))

@@ -203,24 +203,44 @@ def function_of(schema: Any) -> dict[str, Any] | None:
     return {"type": "function", "function": asdict(schema.function)} if schema.type == "function" else None
 
 
+def _tools_in(call_next: Any) -> Any:
+    """Return the tools that AG2 bound into the innermost `partial` of a middleware chain; None without any.
+
+    AG2 nests the chain as ``partial(outer.on_llm_call, partial(inner.on_llm_call, partial(client, tools=…)))``.
+    """
+    while isinstance(call_next, partial):
+        if "tools" in call_next.keywords:
+            return call_next.keywords["tools"]
+        call_next = call_next.args[0] if call_next.args else None
+    return None
+
+
 def llm_call_scope(
     instrumentation: Instrumentation, call_next: Any, events: Any, context: Any
 ) -> AbstractContextManager[ModelCall | None]:
-    """Return the context manager in which one middleware of a model call runs, down to the client.
+    """Return the `middleware_scope` in which one middleware of a model call runs, down to the client.
 
-    The first middleware that is instrumented begins the call. The call's input is the list that AG2 read from the
-    history for it. It can differ from `events`, the list that the middleware is called with, because middleware that is
-    not instrumented may already have run.
+    The first instrumented middleware begins the call. The call's input is the list that AG2 read from the history. Then
+    `middleware_scope` observes `events`, the list that this middleware received. If middleware that is not instrumented
+    has run before and changed the list, the difference is recorded as a change.
+
+    Args:
+        instrumentation: The instrumentation that records the call.
+        call_next: AG2's function for the next layer: the next middleware, or the client.
+        events: The messages that the middleware received.
+        context: AG2's context.
     """
 
     def begin() -> ModelCall:
-        turn, next_call = turn_of(context), call_next
-        # AG2 chains middleware with `functools.partial`. The last one, around the client, has the tools.
-        while isinstance(next_call, partial) and "tools" not in next_call.keywords:
-            next_call = next_call.args[0] if next_call.args else None
+        turn = turn_of(context)
+        if turn is not None and turn.call_input is not None:
+            messages, prompts = turn.call_input
+        else:  # the read of the history was not observed
+            messages, prompts = events, list(context.prompt)
         offered_tools = Offered(function_of) if turn is None else turn.tools
-        tools = offered_tools.read(next_call.keywords["tools"]) if isinstance(next_call, partial) else ()
-        messages, prompts = (turn and turn.call_input) or (events, list(context.prompt))
+        bound_tools = _tools_in(call_next)
+        # This fills `turn.tools`, from which `offered_schemas_of` returns the schemas.
+        tools = () if bound_tools is None else offered_tools.read(bound_tools)
         invoking_agent, model = invoking_agent_of(context), model_of(context)
         return ModelCall(instrumentation, invoking_agent, messages=messages, prompts=prompts, tools=tools, model=model)
 

@@ -206,17 +206,24 @@ def before_run(_: Instrumentation, provider: Any, *, context: Any, **__: Any) ->
 
 
 def _observe_after_run(_: Instrumentation, provider: Any, *, session: Any = None, **__: Any) -> ReducerObservation:
-    """Observe `CompactionProvider.after_run`, which changes the history that a provider has stored in the session."""
+    """Observe `CompactionProvider.after_run`, whose strategy changes the list of stored messages in place.
 
-    def history() -> Sequence[Any] | None:
+    The list is read before and after the strategy, because `after_run` returns nothing. The strategies of
+    agent-framework only mark a message that they exclude, and keep it in the list; only a summary that they insert
+    changes the list. So this step records summaries. An exclusion is recorded by the step that omits the marked message
+    later: `skips_excluded`, `before_run` or `compaction`. If none of these is configured, the marked message is sent.
+    """
+
+    def stored_messages() -> Sequence[Any] | None:
         state = session.state.get(provider.history_source_id) if session is not None else None
         messages = state.get("messages") if isinstance(state, dict) else None
         return messages if isinstance(messages, list) else None
 
-    return (yield from _observe_strategy(provider.after_strategy, history))
+    return (yield from _observe_strategy(provider.after_strategy, stored_messages))
 
 
-#: Wraps `CompactionProvider.after_run`: compacts the stored history. The next run's first call records it.
+#: Wraps `CompactionProvider.after_run`, which runs after the model calls of a run. The first model call of the agent's
+#: next run records a change of the stored list.
 after_run: Final = reducer(
     _observe_after_run, invoking_agent=lambda _, agent=None, session=None, **__: invoking_agent_of(agent, session)
 )

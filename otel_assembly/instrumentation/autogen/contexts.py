@@ -6,7 +6,7 @@ By default they never separate a tool call from its results, unlike AutoGen's co
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 import autogen_core
 from autogen_core import ComponentModel, models
@@ -19,7 +19,7 @@ from otel_assembly.errors import ConfigurationError
 from otel_assembly.history import History
 from otel_assembly.instrumentation.autogen.plugin import AssembledChatCompletionContext
 from otel_assembly.model_context.component import INSIDE_AUTOGEN, Provider, config_as, named_in, provider_of
-from otel_assembly.model_context.memory import asked_by_memory
+from otel_assembly.model_context.memory import is_memory_on_stack
 from otel_assembly.model_context.message_types import autogens
 from otel_assembly.model_context.shapes import (
     BufferedFields,
@@ -67,6 +67,7 @@ class TokenLimitedChatCompletionContextConfig(TokenLimitedFields, _InitialMessag
 class _InAutoGen(Shape, AssembledChatCompletionContext):
     """Base class of the four contexts, which use an `Assembler` to select the messages for the model."""
 
+    _inserts_alerts: ClassVar[bool] = False  # no policy of these contexts reads alerts
     types = autogens(models, autogen_core)
 
     def _start(self, initial_messages: Sequence[Any] | None) -> None:
@@ -75,7 +76,6 @@ class _InAutoGen(Shape, AssembledChatCompletionContext):
         AssembledChatCompletionContext.__init__(
             self, self._assembler(), initial_messages=initial, tools=getattr(self, "_tool_schema", ())
         )
-        self._plugin_conversation.delivers = False  # no policy of these contexts reads alerts
         self._log = History()
         self._unrecorded_assembler: Assembler | None = None
 
@@ -92,7 +92,7 @@ class _InAutoGen(Shape, AssembledChatCompletionContext):
                 client's own error is raised instead, as in AutoGen.
         """
         with self._failing():
-            return await (self._messages_for_memory() if asked_by_memory(self) else super().get_messages())
+            return await (self._messages_for_memory() if is_memory_on_stack(self) else super().get_messages())
 
     async def _read_input(self, request: Any) -> TurnInput:
         return replace(await super()._read_input(request), messages=self._history())

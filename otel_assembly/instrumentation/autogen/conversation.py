@@ -190,7 +190,7 @@ def text_of(answer: Any) -> str:
     return content if isinstance(content, str) else ""
 
 
-def agent_request(context: Any) -> Mapping[str, Any] | None:
+def agent_request_on_stack(context: Any) -> Mapping[str, Any] | None:
     """Return the system messages, tools and client of the AgentChat agent that reads a context; None without one.
 
     AutoGen passes none of them to a context. They are read from the call stack, also without instrumentation, so that

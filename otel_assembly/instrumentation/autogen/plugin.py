@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from autogen_core import Component
 from autogen_core.model_context import ChatCompletionContext
@@ -14,9 +14,9 @@ from pydantic import BaseModel, Field
 from otel_assembly.assembler import Assembler
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.instrumentation.autogen import messages as _rows  # noqa: F401  # registers the readers
-from otel_assembly.instrumentation.autogen.conversation import agent_request, client_of, model_of, schemas_of
+from otel_assembly.instrumentation.autogen.conversation import agent_request_on_stack, client_of, model_of, schemas_of
 from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation, TurnInput
-from otel_assembly.model_context.memory import asked_by_memory
+from otel_assembly.model_context.memory import is_memory_on_stack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,6 +58,9 @@ class AssembledChatCompletionContext(
 
     _framework = "autogen"
     _message_types = (SystemMessage, UserMessage, AssistantMessage, FunctionExecutionResultMessage)
+    #: As for `PluginConversation`. True: any policy of the user's can read alerts, even if the chain has no
+    #: `AlertPolicy`. Alerts that are left in the output are not sent, because they are no messages of AutoGen.
+    _inserts_alerts: ClassVar[bool] = True
     component_config_schema = AssembledContextConfig
 
     def __init__(
@@ -80,9 +83,11 @@ class AssembledChatCompletionContext(
         )
         self._prompts = [prompts] if isinstance(prompts, str) else list(prompts)
         self._tools = tuple(tools)
-        self._plugin_conversation = self._begin(None)
-        self._plugin_conversation.delivers = True  # also without an AlertPolicy in the chain
-        self._plugin_conversation.context.agent_name = self._agent_name = agent_name
+        self._agent_name = agent_name
+        self._plugin_conversation = PluginConversation(
+            self, self._framework, None, same=self._is_same, inserts_alerts=self._inserts_alerts
+        )
+        self._plugin_conversation.context.agent_name = agent_name
 
     def context_of(self, conversation: Any = None) -> Context:
         """Return the context of the only conversation, to send alerts to it or to halt it; the argument is ignored."""
@@ -107,15 +112,18 @@ class AssembledChatCompletionContext(
             ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
             PolicyFailedError: A policy raised.
         """
-        if asked_by_memory(self):
+        # AutoGen passes no information about the caller, so the frames of the call stack are inspected.
+        if is_memory_on_stack(self):
             return list(self._messages)
-        messages: list[LLMMessage] = await self._run_policies(self._plugin_conversation, agent_request(self))
+        request = agent_request_on_stack(self)
+        messages: list[LLMMessage] = await self._run_policies(self._plugin_conversation, request)
         return messages
 
     async def _read_input(self, request: Any) -> TurnInput:
-        """Read the input from the variables of an AgentChat agent (`agent_request`), else from the arguments of init.
+        """Read the input from the variables of an AgentChat agent, or without one from the arguments of `__init__`.
 
-        Nothing is shown to the observers, because `add_message` has shown each message.
+        The request has the agent's variables (`agent_request_on_stack`); it is None without an agent. Nothing is shown
+        to the observers, because `add_message` has shown each message.
         """
         model, name = self._plugin_conversation.context.model, self._agent_name
         turn_input = TurnInput(self, self._prompts, self._messages, name, model, tools=self._tools, shown=())
@@ -143,8 +151,13 @@ class AssembledChatCompletionContext(
             setting = "variables of a function"
         if setting:
             raise ConfigurationError(f"{setting} cannot be written into a component's configuration")
-        names = AssembledContextConfig.model_fields.keys() - {"assembler"}
-        settings = {name: getattr(self, f"_{name}") for name in names} | {"variables": self._variables or {}}
+        settings: dict[str, Any] = {
+            "initial_messages": self._initial_messages,
+            "prompts": self._prompts,
+            "tools": self._tools,
+            "variables": self._variables or {},
+            "agent_name": self._agent_name,
+        }
         return AssembledContextConfig(assembler=self.assembler.to_config(), **settings)
 
     @classmethod

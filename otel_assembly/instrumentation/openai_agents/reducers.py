@@ -154,7 +154,7 @@ def _get_items(_: Instrumentation, session: Any, limit: int | None = None, **__:
     invoking_agent, name = _run_agent(), session_id_of(session)
     limit = limit if limit is not None else getattr(getattr(session, "session_settings", None), "limit", None)
     if invoking_agent is not None and name is not None and (limit is not None or hasattr(session, "run_compaction")):
-        _HISTORIES.read(name, items, invoking_agent, limit)
+        _HISTORIES.record_read(name, items, invoking_agent, limit)
 
 
 @observe_hook
@@ -164,7 +164,7 @@ def _add_items(_: Instrumentation, session: Any, items: Sequence[Any], *__: Any,
         return
     with context_value(_ADDING, True):
         yield
-    _HISTORIES.added(session_id_of(session) or "", items)
+    _HISTORIES.add_items(session_id_of(session) or "", items)
 
 
 @observe_async_hook
@@ -173,7 +173,7 @@ def run_compaction(instrumentation: Instrumentation, session: Any, *_: Any, **__
     reduction = Reduction(instrumentation, StepReport("responses_compaction"))
     with reduction.tracked():
         yield
-    _HISTORIES.changed(session_id_of(session) or "", reduction)
+    _HISTORIES.record_change(session_id_of(session) or "", reduction)
 
 
 #: Hook of ``AsyncResponses.compact``: records a compaction request. It has no items if the provider stores them.

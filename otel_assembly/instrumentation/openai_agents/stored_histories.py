@@ -47,10 +47,10 @@ class StoredHistories:
         self._policy = policy
         self._histories: Registry[str, _StoredHistory] = Registry(_HISTORIES, clear_after_fork=True)
 
-    def read(self, name: str, items: Sequence[Any], invoking_agent: InvokingAgent, limit: int | None) -> None:
+    def record_read(self, name: str, items: Sequence[Any], invoking_agent: InvokingAgent, limit: int | None) -> None:
         """Record that items were read from a history, and compare them with the remembered items.
 
-        If the reducer that `changed` noted has changed the history, or the limit excluded older items, that is a step
+        If the reducer of `record_change` has changed the history, or the limit excluded older items, that is a step
         of the next model call.
 
         Args:
@@ -74,15 +74,15 @@ class StoredHistories:
         history.items = list(items)
         self._histories.weigh(name, len(history.items), _ITEMS)
 
-    def added(self, name: str, items: Sequence[Any]) -> None:
+    def add_items(self, name: str, items: Sequence[Any]) -> None:
         """Add items to the remembered ones; ignored if the history has never been read."""
         history = self._histories.get(name)
         if history is not None:
             history.items = [*history.items, *items]
             self._histories.weigh(name, len(history.items), _ITEMS)
 
-    def changed(self, name: str, change: Reduction) -> None:
-        """Note that a reducer has run on a history; the next read shows whether it changed the items.
+    def record_change(self, name: str, change: Reduction) -> None:
+        """Record that a reducer has run on a history; the next read shows whether it changed the items.
 
         If several reducers run before that read, the last one that called a model is kept, or else the first.
         """

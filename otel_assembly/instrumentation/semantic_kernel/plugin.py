@@ -83,7 +83,10 @@ class AssemblyChatCompletion(ChatCompletionClientBase, Plugin[PluginConversation
     __init__.__doc__ = Plugin.__init__.__doc__  # `help` would show the one of pydantic's base class
 
     def context_of(self, conversation: Any) -> Context:
-        """Return the context of a conversation: send alerts to it, or halt the conversation by its guard.
+        """Return the context of a conversation's first agent: send alerts to it, or halt all agents by its guard.
+
+        Each agent has its own context, so the models of the other agents do not get the alerts. Before the first
+        request, this is a new context, which the agent of that request takes over.
 
         Args:
             conversation: The conversation's `ChatHistory`, or its `ChatHistoryAgentThread`.
