@@ -126,7 +126,7 @@ class OpenAssembly:
         prompts, alerts = step.prompts_in if same else prompts_of(policy, step, outcome.prompts), tuple(outcome.alerts)
         _write_output(policy, step, outcome, self.record.ledger)
         if not same:
-            step.let_out(prompts)
+            step.set_prompts(prompts)
         step.alerts = alerts
         step.budget, step.fixed, step.overflow = outcome.budget, outcome.fixed, outcome.overflow
         step.report = outcome.report
@@ -183,14 +183,14 @@ class OpenAssembly:
             for _ in self._finish():
                 pass
 
-    def spared(self, error: BaseException) -> None:
-        """End an assembly that failed but whose output stays in use, such as a framework's compaction of its history.
+    def failed_maintenance(self, error: BaseException) -> None:
+        """End the failed maintenance of a framework's history, such as a compaction, whose output stays in use.
 
         All numbers are recorded, but no comparison with the previous prompt. If a step changed the input before the
         error, the next assembly is compared with that output.
         """
         record, ledger = self.record, self.record.ledger
-        record.spared = error
+        record.maintenance_error = error
         if any(step.exits or step.created or step.moved for step in record.steps):
             self.succeeded()
             return

@@ -68,7 +68,7 @@ def match(
     tags = _tags(inputs, complement(diff.length, kept), replaced, verdicts, otherwise, index)
     _write_groups(step, tags)
     if replaced:
-        step.stands_for = _provenance(step, diff, dict(tags).get(_COMPACTED, []), ledger)
+        step.provenance = _provenance(step, diff, dict(tags).get(_COMPACTED, []), ledger)
 
 
 def _provenance(step: Step, diff: SequenceDiff, compacted: Sequence[Run], ledger: Ledger) -> dict[int, Sequence[Run]]:

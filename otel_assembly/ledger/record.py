@@ -73,8 +73,8 @@ class Record:
     ended_ns: int | None = None
     #: The exception because of which nothing is sent.
     error: BaseException | None = None
-    #: The exception of an assembly whose output stays in use, such as a framework's compaction of its history.
-    spared: BaseException | None = None
+    #: The exception of history maintenance, such as a compaction, whose output the framework keeps despite it.
+    maintenance_error: BaseException | None = None
     overflow: Overflow | None = None
     #: The guards that know whether the conversation is halted: that of the context, and that of the input history.
     guards: Sequence[HaltGuard] = ()
@@ -335,7 +335,13 @@ def _limit_totals(record: Record, tokens: int, budget: int | None, used: int | N
     A prompt that exceeds the window is an overflow, unless another limit was exceeded, or no model is called with it.
     """
     window, overflow = record.window, record.overflow
-    if window is not None and overflow is None and tokens > window and record.called and record.spared is None:
+    if (
+        window is not None
+        and overflow is None
+        and tokens > window
+        and record.called
+        and record.maintenance_error is None
+    ):
         overflow = Overflow(window, tokens, OverflowCause.WINDOW)
     shares: list[float | None] = []
     if record.error is None:
@@ -549,7 +555,7 @@ def dropped_new(record: Record, step: Step, *, net: bool = False) -> int:
 def prefix_of(record: Record) -> Prefix:
     """Compare the prompt to send with the ledger's previous prompt."""
     last = record.last
-    if last is None or record.error is not None or record.spared is not None:
+    if last is None or record.error is not None or record.maintenance_error is not None:
         first = PrefixBreak.FIRST if record.turns else PrefixBreak.RESUMED
         return Prefix(cause=first.value if last is None else None)
     prompts, before, view = record.prompts_out, last.prompts, record.view_out

@@ -271,7 +271,7 @@ class Step:
     #: The items of `created` that are in the assembly's input, and that an earlier step removed.
     restored_items: tuple[int, ...] = ()
     #: By id of a created item, the leaf items (items of the input) that it replaced, as runs ``[first, last]``.
-    stands_for: Mapping[int, Sequence[Run]] = field(default_factory=dict)
+    provenance: Mapping[int, Sequence[Run]] = field(default_factory=dict)
     #: The previous steps of the assembly.
     earlier: tuple[Step, ...] = field(default=(), repr=False)
     #: The item ids of events that the step reordered: the fewest that explain the new order.
@@ -310,7 +310,7 @@ class Step:
         facts = self.numbered_out.history.facts
         return ((item, facts(at).texts) for item, at in zip(self.injected, self.created_positions, strict=True))
 
-    def let_out(self, prompts: tuple[str, ...]) -> None:
+    def set_prompts(self, prompts: tuple[str, ...]) -> None:
         """Set the output prompts. A prompt of the input keeps its source; a new one has the policy's name as source."""
         known: dict[str, list[str]] = {}
         for prompt, source in zip(reversed(self.prompts_in), reversed(self.sources), strict=True):

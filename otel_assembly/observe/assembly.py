@@ -189,7 +189,7 @@ class ObservedAssembly(OpenAssembly):
                 if error is None:
                     self.succeeded()
                 elif stays:
-                    self.spared(error)
+                    self.failed_maintenance(error)
                 else:
                     self.failed(error)
             except Exception as problem:  # noqa: BLE001  # a failed recording must not affect the agent
@@ -358,7 +358,7 @@ class ObservedStep:
                         )
                 assembly.events = outputs
             if report.prompts is not None:
-                step.let_out(tuple(report.prompts))
+                step.set_prompts(tuple(report.prompts))
             step.budget, step.fixed, step.reported = report.budget, report.fixed, report.reported
             step.alerts, step.halts = tuple(report.alerts), report.halts
             if record.unknown:

@@ -100,7 +100,7 @@ def assembly_attributes(
         if value is not None:
             attributes[name] = value
     if record.error is None:
-        if record.spared is None:
+        if record.maintenance_error is None:
             attributes[names.PREFIX_TOKENS] = prefix.tokens
             attributes[names.PREFIX_HASH] = prefix_hash(record, prefix)
             if prefix.cause is not None:
@@ -299,7 +299,7 @@ def _replaced(record: Record) -> Mapping[int, Iterable[Run]]:
     """Map the item id of each summary to the ids of the items that the summary replaces."""
     replaced: dict[int, Iterable[Run]] = dict(record.ledger.leaves)
     for step in record.steps:
-        replaced.update(step.stands_for)
+        replaced.update(step.provenance)
         replaced.update((compaction.result, compaction.provenance) for compaction in step.compactions)
     return replaced
 

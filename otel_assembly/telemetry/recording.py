@@ -386,7 +386,7 @@ class OpenRecording:
         for step, timing in zip(record.steps, self._policies, strict=False):
             left_out += self._measure_step(record, step, timing, agent, departures.now.get(step.index, ()), points)
         # The prompt's estimated cost, and the cost avoided by removing items.
-        model = self._model if record.called and error is record.spared is None else None
+        model = self._model if record.called and error is record.maintenance_error is None else None
         price = input_price(model) if model is not None else None
         if model is not None and price is not None:
             attributes = {**agent, names.MODEL: instruments.model_name(model)}
@@ -452,7 +452,7 @@ class OpenRecording:
         # If this fails, `recorded` stays False, and the ledger's next assembly describes the items again.
         self.recorded = False
         halts = max(totals.halts_emitted, len(self.halts))
-        content, error = self._emitter.content, record.error or record.spared
+        content, error = self._emitter.content, record.error or record.maintenance_error
         arrays = yield from assembly_arrays(record, departures, content)
         attributes = assembly_attributes(record, totals, prefix, departures, halts, content)
         if error is not None or halts or totals.overflow is not None:
