@@ -199,8 +199,12 @@ class ObservedAssembly(OpenAssembly):
         with suppress(Exception):
             self.recording.abandon()
 
-    def answered(self, edits: Sequence[ProviderEdit]) -> None:
-        """Record the edits that the model's provider made to the request, once the provider has answered."""
+    def provider_answered(self, edits: Sequence[ProviderEdit]) -> None:
+        """Record the edits that the model's provider made to the request, and end the assembly's span.
+
+        The span is still open only if the request allowed such edits (``record.allowed_edits``), because the provider
+        reports them in its answer. In any other case, `end` has ended the span.
+        """
         with suppress(Exception):
             self.recording.answered(edits)
 

@@ -241,7 +241,7 @@ class ProviderCall(ClientCall):
             with self._instrumentation.suppress_errors():
                 self._finish(error)
             if self._assembly is not None:
-                self._assembly.answered(self._edits)
+                self._assembly.provider_answered(self._edits)
         super().end(error)
 
     def _finish(self, error: BaseException | None) -> None:
