@@ -66,11 +66,18 @@ class Transcript:
     skipped: Mapping[str, int] = field(default_factory=dict)
 
 
-def read_transcripts(paths: Sequence[str | os.PathLike[str]]) -> Iterator[Transcript | TranscriptError]:
+def read_transcripts(
+    paths: Sequence[str | os.PathLike[str]], *, growing: bool = False
+) -> Iterator[Transcript | TranscriptError]:
     """Yield the conversations of the files in order, and an error in place of each unreadable conversation.
 
     Errors are yielded, not raised, so that the caller can continue. A file that cannot be read is one error. Files can
     be compressed with gzip; ``-`` is standard input.
+
+    Args:
+        paths: The files.
+        growing: Whether another program appends to the files. A file that is still empty then has no conversation, and
+            a last line that is not complete is left out.
 
     Yields:
         A `Transcript`, or a `TranscriptError` whose ``problem`` is one line with quotes of at most 40 characters.
@@ -78,24 +85,24 @@ def read_transcripts(paths: Sequence[str | os.PathLike[str]]) -> Iterator[Transc
     for path in map(os.fsdecode, paths):
         name = "standard input" if path == "-" else path
         try:
-            yield from _read(path, name)
+            yield from _read(path, name, growing=growing)
         except (EOFError, gzip.BadGzipFile, zlib.error):
             yield TranscriptError(name, None, "its gzip data is damaged or ends too early, expected a whole file")
         except OSError as error:
             yield TranscriptError(name, None, f"cannot be read: {error.strerror or type(error).__name__}")
 
 
-def _read(path: str, name: str) -> Iterator[Transcript | TranscriptError]:
+def _read(path: str, name: str, *, growing: bool) -> Iterator[Transcript | TranscriptError]:
     problem = None if path == "-" else _file_problem(path)
     if problem is not None:
         yield TranscriptError(name, None, problem)
         return
     empty = True
     with _open_file(path) as stream:
-        for transcript in _transcripts(name, records(_decompressed(stream), path)):
+        for transcript in _transcripts(name, records(_decompressed(stream), path, growing=growing)):
             empty = False
             yield transcript
-    if empty:
+    if empty and not growing:
         yield TranscriptError(name, None, "contains nothing, expected a conversation")
 
 

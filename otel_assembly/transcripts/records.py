@@ -50,7 +50,7 @@ class Record:
     value: Any
 
 
-def records(stream: IO[bytes], path: str) -> Iterator[Record]:
+def records(stream: IO[bytes], path: str, *, growing: bool = False) -> Iterator[Record]:
     """Yield a record for each JSON value of a file: for each line of JSON Lines, or for each value of one document.
 
     The value of a record is a `MalformedError` if the value cannot be parsed; this error is not raised. In JSON Lines,
@@ -60,6 +60,7 @@ def records(stream: IO[bytes], path: str) -> Iterator[Record]:
     Args:
         stream: The file's contents, which must be seekable.
         path: The file's path, which is not opened; its suffix, such as ``.jsonl``, helps to recognize JSON Lines.
+        growing: Whether another program appends to the file: a last line that is not complete is then left out.
     """
     lines = _lines(stream)
     first = next(lines, None)
@@ -73,9 +74,9 @@ def records(stream: IO[bytes], path: str) -> Iterator[Record]:
     if problem is not None:
         yield Record(None, "1", MalformedError(problem))
         return
-    by_line = _is_by_line(path, head, lines)
+    by_line = _is_by_line(path, head, lines, growing=growing)
     stream.seek(0)
-    yield from _line_records(stream) if by_line else _document_records(stream)
+    yield from _line_records(stream, growing=growing) if by_line else _document_records(stream)
 
 
 def _zip_records(stream: IO[bytes]) -> Iterator[Record]:
@@ -115,9 +116,13 @@ def _format_problem(head: bytes) -> str | None:
     return None
 
 
-def _is_by_line(path: str, head: bytes | None, next_lines: Iterator[tuple[int, bytes | None]]) -> bool:
-    _, second = next(next_lines, (0, None))
+def _is_by_line(
+    path: str, head: bytes | None, next_lines: Iterator[tuple[int, bytes | None]], *, growing: bool
+) -> bool:
+    number, second = next(next_lines, (0, None))
     if os.path.splitext(path.lower().removesuffix(".gz"))[1] in _LINE_SUFFIXES:
+        if growing and not number:
+            return True
         # Accept an indented document with the suffix .jsonl, which would otherwise be an error on each line.
         is_spread = head is not None and (head.strip() == b"[" or (head.strip() == b"{" and not _begins_value(second)))
         return not is_spread
@@ -151,7 +156,7 @@ def _lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes | None]]:
             yield number, line
 
 
-def _line_records(stream: IO[bytes]) -> Iterator[Record]:
+def _line_records(stream: IO[bytes], *, growing: bool) -> Iterator[Record]:
     for number, line in _lines(stream):
         value: Any
         try:
@@ -159,6 +164,8 @@ def _line_records(stream: IO[bytes]) -> Iterator[Record]:
                 raise MalformedError(f"longer than {MAX_LINE_BYTES >> 20} MiB, expected one conversation per line")
             value = parse(_decode(line.rstrip()))
         except MalformedError as error:
+            if growing and line is not None and not line.endswith(b"\n"):
+                return
             value = error
         yield Record(number, str(number), value)
 
