@@ -24,10 +24,12 @@ _EXTRAS: Final = {
     "sse_starlette": "watch",
     "starlette": "watch",
     "uvicorn": "watch",
+    "watchfiles": "watch",
 }
-#: The modules that print tables, those that serve a live page, and those that write span files.
+#: The modules that print tables, serve a live page, follow a log, and write span files.
 TABLES: Final = ("rich",)
 LIVE_PAGE: Final = ("starlette", "uvicorn", "sse_starlette", "opentelemetry.proto")
+FOLLOWED_LOG: Final = ("watchfiles", "opentelemetry.sdk")
 SPAN_FILES: Final = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.json.file")
 
 

@@ -16,6 +16,8 @@ from otel_assembly.telemetry import OpenTelemetryRecorder
 from otel_assembly.tokens import input_price
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from otel_assembly.assembler import Assembler
     from otel_assembly.cli.replay_turns import TurnInput
     from otel_assembly.cli.tally import Variant
@@ -41,15 +43,30 @@ async def _replay(transcript: Transcript, variant: Variant, recorder: Recorder) 
     context = Context(
         conversation_id=transcript.id if transcript.named else None, agent_name="replay", tools=transcript.tools
     )
+    return await replay_turns(turn_inputs(transcript), assembler, context, recorder)
+
+
+async def replay_turns(
+    turn_inputs: Iterable[TurnInput], assembler: Assembler, context: Context, recorder: Recorder, *, first: int = 0
+) -> list[ReplayedTurn]:
+    """Assemble turns of one conversation in order.
+
+    Args:
+        turn_inputs: The inputs of the turns.
+        assembler: The assembler of all turns of the conversation.
+        context: The context of all turns of the conversation.
+        recorder: Receives the record of each turn.
+        first: The number of the first of these turns in the conversation.
+    """
     turns: list[ReplayedTurn] = []
     known: dict[int, tuple[Any, EventFacts]] = {}
     with ExitStack() as run:
-        for turn in turn_inputs(transcript):
-            if turn.starts_run:
+        for turn in turn_inputs:
+            if turn.starts_run or not turns:
                 run.close()
                 if isinstance(recorder, OpenTelemetryRecorder):
                     run.enter_context(recorder.invoke_agent("replay", conversation_id=context.conversation_id))
-            turns.append(await _assemble_turn(assembler, turn, context, len(turns), known))
+            turns.append(await _assemble_turn(assembler, turn, context, first + len(turns), known))
     return turns
 
 

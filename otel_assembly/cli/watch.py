@@ -1,4 +1,4 @@
-"""``watch``: receive OTLP, run a command, and show the assembly of each of its model calls on a live page."""
+"""``watch``: receive OTLP, run a command or follow a log, and show the assembly of each model call on a live page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from argparse import REMAINDER, ArgumentTypeError, BooleanOptionalAction
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from otel_assembly.cli.extras import LIVE_PAGE, TABLES, require
+from otel_assembly.cli.extras import FOLLOWED_LOG, LIVE_PAGE, TABLES, require
 from otel_assembly.cli.terminal import safe_text
 from otel_assembly.cli.tree import LiveTree
 from otel_assembly.errors import ConfigurationError
@@ -31,16 +31,20 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command ``watch`` and its options to the command line."""
     parser = commands.add_parser(
         "watch",
-        help="run a program and show its model calls live: each prompt by kind of message, and the dropped messages",
-        usage="otel-assembly watch [OPTION ...] [-- COMMAND [ARGUMENT ...]]",
+        help="run a program, or follow a log, and show each model call live: the prompt, and the dropped messages",
+        usage="otel-assembly watch [OPTION ...] [PATH | -- COMMAND [ARGUMENT ...]]",
         description="Receive OTLP over HTTP on this machine and serve a page that shows each turn when its model call "
         "is made: the tokens of the prompt by kind of message, and the dropped messages with policy and reason. "
         "COMMAND is run with the variables that send its telemetry here, and a Python program under "
-        "opentelemetry-instrument. Without COMMAND, other programs can send. The exit status is that of COMMAND.",
+        "opentelemetry-instrument. Without COMMAND, other programs can send. The exit status is that of COMMAND. "
+        "PATH is the log of a coding agent, such as Claude Code or Codex, or another transcript: its turns are shown, "
+        "and new turns when the log grows. In a directory, the newest log is followed.",
         epilog="The page needs the token of the printed URL. Message content is captured for COMMAND only, and stays "
-        "on this machine unless --forward is used.",
+        "on this machine unless --forward is used. --store, --forward and --stay do not apply to PATH.",
     )
-    parser.add_argument("program", nargs=REMAINDER, metavar="-- COMMAND", help="the command to run, with its arguments")
+    parser.add_argument(
+        "program", nargs=REMAINDER, metavar="PATH | -- COMMAND", help="the log, or the command with its arguments"
+    )
     parser.add_argument("--port", type=_port, metavar="N", help="listen on this port (default: 4318, or a free port)")
     parser.add_argument(
         "--host", default=_LOOPBACK, metavar="ADDRESS", help="listen on this address; senders then need the token"
@@ -49,7 +53,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--content",
         action=BooleanOptionalAction,
         help="capture the message content of COMMAND (default: yes, unless --forward is used or "
-        f"{CAPTURE_MESSAGE_CONTENT.name} is set)",
+        f"{CAPTURE_MESSAGE_CONTENT.name} is set), or show that of PATH (default: yes)",
     )
     parser.add_argument("--tree", action="store_true", help="print each turn in the terminal, too")
     parser.add_argument("--store", metavar="FILE", help="keep the turns in this file, and show its earlier turns")
@@ -69,28 +73,53 @@ def _port(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve the page and run the command; return the exit status of the command, or 0 without a command.
+    """Serve the page, and run the command or follow the log; return the exit status of the command, otherwise 0.
 
     Raises:
-        ConfigurationError: The options do not fit together, the port is taken, or the store cannot be opened.
+        ConfigurationError: The options do not fit together, the log is missing, the port is taken, or the store cannot
+            be opened.
     """
     separator, *command = arguments.program or ["--"]
-    if separator != "--" or (arguments.program and not command):
-        raise ConfigurationError("put -- before the command: otel-assembly watch -- python agent.py")
+    log = _log(arguments) if separator != "--" else None
+    if arguments.program == ["--"]:
+        raise ConfigurationError(_SEPARATOR)
     if not hasattr(signal, "SIGHUP"):
         raise ConfigurationError("watch sends signals to its command, which Windows does not have; use WSL")
-    require("watch", (*LIVE_PAGE, *(TABLES if arguments.tree else ())))
+    require("watch", (*LIVE_PAGE, *(TABLES if arguments.tree else ()), *(FOLLOWED_LOG if log is not None else ())))
     from otel_assembly.watch import end_like
 
-    return end_like(asyncio.run(_Watch(arguments, command).run()))
+    return end_like(asyncio.run(_Watch(arguments, command if log is None else (), log).run()))
+
+
+def _log(arguments: argparse.Namespace) -> Path:
+    """Return the log to follow, after a check of the command line."""
+    path, *others = arguments.program
+    if "--" in others:
+        raise ConfigurationError("watch follows a log or runs a command, not both: name PATH, or -- COMMAND")
+    if others and others[0].startswith("-"):
+        raise ConfigurationError(f"put the options before the log: otel-assembly watch {others[0]} {path}")
+    if others:
+        raise ConfigurationError(_SEPARATOR)
+    log = Path(path)
+    if not log.is_file() and not log.is_dir():
+        problem = "is a device or a pipe" if log.exists() else "does not exist"
+        raise ConfigurationError(
+            f"{path}: {problem}; name a log or its directory, or put -- before a command: otel-assembly watch -- {path}"
+        )
+    options = {"--store": arguments.store, "--forward": arguments.forward, "--stay": arguments.stay}
+    for option, value in options.items():
+        if value is not None:
+            raise ConfigurationError(f"{option} does not apply to a log; run watch without it")
+    return log
 
 
 class _Watch:
-    def __init__(self, arguments: argparse.Namespace, command: Sequence[str]) -> None:
+    def __init__(self, arguments: argparse.Namespace, command: Sequence[str], log: Path | None) -> None:
         from otel_assembly.page import RowStore
         from otel_assembly.watch import Feed, Forwarder, listen
 
         self._command = command
+        self._log = log
         self._content: bool | None = arguments.content
         self._stays: bool = arguments.stay if arguments.stay is not None else _at_terminal()
         self._forward = Forwarder(arguments.forward, self._on_failure) if arguments.forward else None
@@ -112,11 +141,13 @@ class _Watch:
         from otel_assembly.watch import WatchServer, application
 
         words = [Path(word).name if word.startswith("/") else word for word in self._command]
-        title = safe_text(" ".join(words))[:_TITLE] or "watch"
+        title = safe_text(" ".join(words) if self._log is None else self._log.name)[:_TITLE] or "watch"
         app = application(self._feed, token=self._token, title=title, loopback=self._loopback, forward=self._forward)
         async with WatchServer(app, self._listener, self._on_grpc):
             _say(f"watch on {self._endpoint}/?token={self._token}")
             try:
+                if self._log is not None:
+                    return await self._follow(self._log)
                 return await (self._run_command() if self._command else self._wait_for_senders())
             finally:
                 self._feed.close()
@@ -132,6 +163,52 @@ class _Watch:
         from otel_assembly.watch import TOKEN_HEADER
 
         return "" if self._loopback else f" OTEL_EXPORTER_OTLP_HEADERS={TOKEN_HEADER}={self._token}"
+
+    async def _follow(self, path: Path) -> int:
+        """Show the turns of a log, and its new turns, until Ctrl-C."""
+        showing = asyncio.create_task(self._show_log(path))
+        interrupted = asyncio.create_task(_interrupted())
+        await asyncio.wait((showing, interrupted), return_when=asyncio.FIRST_COMPLETED)
+        for task in (showing, interrupted):
+            task.cancel()
+        await asyncio.wait((showing, interrupted))
+        if not showing.cancelled():
+            showing.result()
+        return 0
+
+    async def _show_log(self, path: Path) -> None:
+        from watchfiles import awatch
+
+        from otel_assembly.cli.followed_log import FollowedLog
+
+        shows_content = self._content is not False
+        where = ", which only this machine can open" if self._loopback else ""
+        shown = f"shown on the page{where}; --no-content hides it"
+        _say(f"message content of the log is {shown if shows_content else 'hidden'}")
+        log = FollowedLog(path, content=shows_content, say=_say)
+        loop = asyncio.get_running_loop()
+        changes = awatch(log.folder, recursive=False, watch_filter=None, debounce=_DEBOUNCE, step=_QUIET)
+        try:
+            # The first call begins to watch the directory, before the log is read: no change is missed.
+            change = asyncio.ensure_future(anext(changes))
+            await asyncio.sleep(0)
+            while True:
+                began = loop.time()
+                updates = log.updates()
+                while (update := await asyncio.to_thread(next, updates, None)) is not None:
+                    if update.removed is not None:
+                        await self._feed.remove(update.removed)
+                    await self._feed.add(update.spans)
+                # Each reading parses the whole log. A reading that takes long is followed by a pause of its duration.
+                await asyncio.sleep(loop.time() - began)
+                await change
+                change = asyncio.ensure_future(anext(changes))
+        except OSError as error:
+            raise ConfigurationError(f"{path}: cannot be followed: {error.strerror or error}") from error
+        finally:
+            change.cancel()
+            await asyncio.wait((change,))
+            await changes.aclose()
 
     async def _run_command(self) -> int:
         from otel_assembly.watch import TOKEN_HEADER, Child, ChildError, child_environment, python_program
@@ -188,6 +265,10 @@ class _Watch:
         self._grpc = True
 
 
+_SEPARATOR: Final = "put -- before the command: otel-assembly watch -- python agent.py"
+#: Changes of a log are collected until there is none for 50 milliseconds, or for 400 milliseconds.
+_QUIET: Final = 50
+_DEBOUNCE: Final = 400
 _PROTOCOL: Final = "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
 _NOTHING: Final = (
     "no assembly has arrived; if the command starts a Python program itself, start that program with "

@@ -133,6 +133,13 @@ class LivePage:
         update.patch = patch.json(removed, trimmed)
         return update
 
+    def remove(self, conversation_id: str) -> str:
+        """Remove a conversation; return the patch that removes it from a page."""
+        key = f"id {conversation_id}"
+        self._rows.remove(key)
+        self._rows.commit()
+        return compact({"removed": [key]})
+
     def snapshot(self) -> Iterator[str]:
         """Yield patches that build the whole page from nothing."""
         for key, conversation_id in self._rows.conversations():

@@ -155,7 +155,7 @@ class RowStore:
         while self._used() > self._max_bytes:
             key = next((key for key in oldest if key not in kept), None)
             if key is not None:
-                self._remove(key)
+                self.remove(key)
                 removed.append(key)
             elif not (cut := self._trim()):
                 break
@@ -168,7 +168,8 @@ class RowStore:
         pages, free = sizes
         return int(pages - free) * int(self._connection.execute("PRAGMA page_size").fetchone()[0])
 
-    def _remove(self, key: str) -> None:
+    def remove(self, key: str) -> None:
+        """Remove a conversation with its ledgers."""
         execute = self._connection.execute
         for table in ("turns", "items"):
             execute(f"DELETE FROM {table} WHERE ledger IN (SELECT id FROM ledgers WHERE conversation = ?)", (key,))  # noqa: S608

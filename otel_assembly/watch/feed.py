@@ -82,6 +82,14 @@ class Feed:
         """
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._receive, signal, body, is_json)
 
+    async def add(self, spans: Sequence[StoredSpan]) -> None:
+        """Add spans that this process recorded."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._add, spans, ())
+
+    async def remove(self, conversation_id: str) -> None:
+        """Remove a conversation from the page."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._remove, conversation_id)
+
     async def events(self) -> AsyncIterator[PageEvent]:
         """Yield the events for one page: ``reset``, patches that build the page, ``ready``, then a patch per change.
 
@@ -139,21 +147,27 @@ class Feed:
         if len(spans) > _MAX_SPANS:
             return f"more than {_MAX_SPANS:,} spans in one request"
         if spans or events:
-            try:
-                update = self._page.add(spans, events)
-            except Exception as error:  # noqa: BLE001  # a damaged span, or a full disk, must not fail the sender
-                reason = f": {error}" if isinstance(error, sqlite3.Error) else ""
-                self._report(f"a turn cannot be shown ({type(error).__name__}{reason})")
-                return problem
-            for description in update.problems:
-                self._report(description)
-            if update.patch is not None:
-                self._publish(PageEvent("message", update.patch))
-            for tree in update.assemblies:
-                self.assemblies += 1
-                if self._on_assemblies is not None:
-                    self._on_assemblies(tree)
+            self._add(spans, events)
         return problem
+
+    def _add(self, spans: Sequence[StoredSpan], events: Sequence[StoredLogEvent]) -> None:
+        try:
+            update = self._page.add(spans, events)
+        except Exception as error:  # noqa: BLE001  # a damaged span, or a full disk, must not fail the sender
+            reason = f": {error}" if isinstance(error, sqlite3.Error) else ""
+            self._report(f"a turn cannot be shown ({type(error).__name__}{reason})")
+            return
+        for description in update.problems:
+            self._report(description)
+        if update.patch is not None:
+            self._publish(PageEvent("message", update.patch))
+        for tree in update.assemblies:
+            self.assemblies += 1
+            if self._on_assemblies is not None:
+                self._on_assemblies(tree)
+
+    def _remove(self, conversation_id: str) -> None:
+        self._publish(PageEvent("message", self._page.remove(conversation_id)))
 
     def _report(self, problem: str) -> None:
         if problem not in self._problems and len(self._problems) < _MAX_PROBLEMS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import sys
@@ -16,6 +17,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from page_runs import messages, play
+from transcripts.claude_code_session import compacted
 from watch.watching import PROGRAMS, Watch
 
 from otel_assembly import ModelRequest, ModelResponse, OpenTelemetryRecorder
@@ -88,6 +90,30 @@ def test_a_turn_of_a_real_program_is_shown_with_its_drops(chromium, provider, pr
         assert "I am allergic to nuts." in page.text(".items"), "the content is captured"
         assert page.errors() == []
         assert watch.end() == 0
+
+
+def test_a_log_of_a_coding_agent_is_shown_while_it_grows(chromium, tmp_path):
+    session = [f"{json.dumps(record)}\n" for record in compacted(logical=True).lines]
+    log = tmp_path / "s-1.jsonl"
+    log.write_text("".join(session[:5]))
+    with Watch("--port", 0, log) as watch:
+        page = LivePage(chromium, watch)
+        page.shows(".chart-head", r"\b2 turns\b")
+        page.shows("main h2", "s-1")
+        with log.open("a") as file:
+            file.write("".join(session[5:]))
+        page.shows(".chart-head", r"\b3 turns\b")
+        page.run("document.querySelector('.layer').focus()")
+        for key in ("End", "Enter"):
+            page.run(
+                f"document.activeElement.dispatchEvent(new KeyboardEvent('keydown', {{ key: '{key}', bubbles: true }}))"
+            )
+        page.shows("#turn-head", "Turn 2")
+        assert "compact" in page.text(".turn")
+        assert "Reverse it." in page.text(".items")
+        log.write_text("".join(session[:2]))
+        page.shows(".chart-head", r"\b1 turn\b")
+        assert page.errors() == []
 
 
 async def spans_of(turns, conversation="talk", budget=300, **options):

@@ -38,7 +38,8 @@ const FILTERS = {
 
 function itemsOf(ledger, turn, place, texts, filter, on) {
   const all = itemRows(ledger, turn, place);
-  const text = (item) => (item.x === undefined ? "" : texts[item.x][0]);
+  // The rows of a conversation that was removed can be drawn once more when the layout changes.
+  const text = (item) => (item.x === undefined ? "" : texts[item.x]?.[0] ?? "");
   const any = all.some(({ item }) => item.x !== undefined);
   const columns = [
     { title: "Item", css: "c-item", cell: ({ item }) => item.o },
