@@ -8,9 +8,11 @@ import secrets
 import signal
 import sys
 from argparse import REMAINDER, ArgumentTypeError, BooleanOptionalAction
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from otel_assembly._internal.threads import ThreadLimit
 from otel_assembly.cli.extras import FOLLOWED_LOG, LIVE_PAGE, TABLES, require
 from otel_assembly.cli.terminal import safe_text
 from otel_assembly.cli.tree import LiveTree
@@ -221,7 +223,8 @@ class _Watch:
             headers="" if self._loopback else f"{TOKEN_HEADER}={self._token}",
         )
         child = Child()
-        program = await asyncio.to_thread(python_program, self._command, environment)
+        # In a thread, because it starts the interpreter; the server answers meanwhile.
+        program = await ThreadLimit("watch", 1).run(partial(python_program, self._command, environment))
         if program is not None and program.missing:
             _say(
                 f"{program.interpreter} has no {program.missing[0]}, so the command is not instrumented; install it: "
