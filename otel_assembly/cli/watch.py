@@ -188,7 +188,7 @@ class _Watch:
         shown = f"shown on the page{where}; --no-content hides it"
         _say(f"message content of the log is {shown if shows_content else 'hidden'}")
         log = FollowedLog(path, content=shows_content, say=_say)
-        loop = asyncio.get_running_loop()
+        loop, thread = asyncio.get_running_loop(), ThreadLimit("log", 1)
         changes = awatch(log.folder, recursive=False, watch_filter=None, debounce=_DEBOUNCE, step=_QUIET)
         try:
             # The first call begins to watch the directory, before the log is read: no change is missed.
@@ -197,7 +197,7 @@ class _Watch:
             while True:
                 began = loop.time()
                 updates = log.updates()
-                while (update := await asyncio.to_thread(next, updates, None)) is not None:
+                while (update := await thread.run(partial(next, updates, None))) is not None:
                     if update.removed is not None:
                         await self._feed.remove(update.removed)
                     await self._feed.add(update.spans)
