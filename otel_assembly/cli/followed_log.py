@@ -87,13 +87,13 @@ class FollowedLog:
         say: Called with a line about each file that is followed, and once with each problem.
 
     Attributes:
-        folder: The directory in which files change. A program that replaces a file renames another one to its name,
-            which only the directory notices.
+        folders: The directories in which files change. A program that replaces a file renames another one to its name,
+            which only the directory notices. A symbolic link and its target can be in different directories.
     """
 
     def __init__(self, path: Path, *, content: bool, say: Callable[[str], None]) -> None:
         self._path = path.absolute()
-        self.folder = (path if path.is_dir() else path.parent).resolve()
+        self.folders = {path.resolve()} if path.is_dir() else {path.parent.resolve(), path.resolve().parent}
         self._say = say
         self._said: set[str] = set()
         self._followed: Path | None = None

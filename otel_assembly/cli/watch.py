@@ -189,7 +189,7 @@ class _Watch:
         _say(f"message content of the log is {shown if shows_content else 'hidden'}")
         log = FollowedLog(path, content=shows_content, say=_say)
         loop, thread = asyncio.get_running_loop(), ThreadLimit("log", 1)
-        changes = awatch(log.folder, recursive=False, watch_filter=None, debounce=_DEBOUNCE, step=_QUIET)
+        changes = awatch(*log.folders, recursive=False, watch_filter=None, debounce=_DEBOUNCE, step=_QUIET)
         try:
             # The first call begins to watch the directory, before the log is read: no change is missed.
             change = asyncio.ensure_future(anext(changes))

@@ -111,6 +111,20 @@ def test_a_file_that_is_truncated_or_replaced_starts_again(tmp_path, how):
         assert shown.until_turns(1) == [0]
 
 
+def test_a_symbolic_link_is_followed_to_its_file(tmp_path):
+    session = compacted(logical=True).lines
+    for name in ("links", "logs"):
+        (tmp_path / name).mkdir()
+    log, link = tmp_path / "logs" / "s-1.jsonl", tmp_path / "links" / "newest.jsonl"
+    log.write_text(lines(*session[:5]))
+    link.symlink_to(log)
+    with Watch("--port", 0, link) as watch:
+        shown = Shown(watch)
+        assert shown.until_turns(2) == [0, 1]
+        append(log, lines(*session[5:]))
+        assert shown.until_turns(3) == [2]
+
+
 def test_another_session_in_the_same_file_replaces_the_first(tmp_path):
     log = tmp_path / "session.jsonl"
     log.write_text(lines(*compacted(logical=True).lines))
