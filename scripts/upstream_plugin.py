@@ -219,7 +219,7 @@ def pytest_configure() -> None:
 
         def count(made: ModuleType, name: str = name, methods: tuple[str, ...] = methods) -> None:
             for method in methods:
-                SubclassHook(method, counted).tree(getattr(made, name), counting)
+                SubclassHook(method, counted).wrap_subclasses(getattr(made, name), counting)
 
         wrapt.register_post_import_hook(count, module)
     # The clients are counted inside of what we wrap them in.
