@@ -100,3 +100,14 @@ def test_what_is_sent_is_what_a_new_conversation_would_send(seed):
         there = new.assemble_sync(["Be brief."], events, Context(budget_ratio=context.budget_ratio))
         assert here.totals.tokens_out == there.totals.tokens_out <= budget
         assert [id(event) for event in here.events] == [id(event) for event in there.events]
+
+
+def test_copies_of_messages_with_another_field_continue_the_list():
+    """Agno stores a message again with fields that no model reads."""
+    own, context, events, offered = assembler(), Context(conversation_id="copies"), [], []
+    for turn in range(4):
+        next_turn(events)
+        events = [events[0], *({**event, "metadata": {"turn": turn}} for event in events[1:])]
+        assembly = own.assemble_sync([], events, context)
+        offered.append((assembly.turn, assembly.items))
+    assert offered == [(turn, [str(item) for item in range(2 * turn + 2)]) for turn in range(4)]

@@ -420,19 +420,20 @@ class Ledger:
     def _is_copy(self, numbered: NumberedHistory, events: list[Any]) -> Slices[bool]:
         """Return True if a list starts with other objects that have the content of the previous list's messages."""
         known = self._known
-        if not (known and self._all_dicts and len(events) >= known):
-            equal_so_far = replace_copies(numbered, events[:known], self._contents, self.described)
-            if equal_so_far:
+        if known and self._all_dicts and len(events) >= known:
+            for start in range(0, known, _COMPARED):
+                if start:
+                    yield
+                stop = min(start + _COMPARED, known)
+                if not equal(self._contents[start:stop], events[start:stop]):
+                    break
+            else:
                 self._last_list = list(events)
-            return equal_so_far
-        for start in range(0, known, _COMPARED):
-            if start:
-                yield
-            stop = min(start + _COMPARED, known)
-            if not equal(self._contents[start:stop], events[start:stop]):
-                return replace_copies(numbered, events[:known], self._contents, self.described)
+                numbered.renew(self._last_list[:known], {})
+                return True
+        if not replace_copies(numbered, events[:known], self._contents, self.described):
+            return False
         self._last_list = list(events)
-        numbered.renew(self._last_list[:known], {})
         return True
 
     def _number(self, numbered: NumberedHistory, known: Sequence[int | None]) -> None:
