@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from functools import cached_property
 from importlib import import_module
+from threading import RLock
+
+
+class ThreadSafeCachedProperty(cached_property):
+    """A `cached_property` that several threads may read: since Python 3.12 the original can create a value for each."""
+
+    _lock = RLock()
+
+    def __get__(self, instance, owner=None):
+        with self._lock:
+            return super().__get__(instance, owner)
 
 
 class LazyClients:
@@ -16,27 +27,27 @@ class LazyClients:
         self._url = url
         self._options = {"api_key": "k", "base_url": url, "max_retries": 0}
 
-    @cached_property
+    @ThreadSafeCachedProperty
     def openai(self):
         return import_module("openai").OpenAI(**self._options)
 
-    @cached_property
+    @ThreadSafeCachedProperty
     def openai_async(self):
         return import_module("openai").AsyncOpenAI(**self._options)
 
-    @cached_property
+    @ThreadSafeCachedProperty
     def anthropic(self):
         return import_module("anthropic").Anthropic(**self._options)
 
-    @cached_property
+    @ThreadSafeCachedProperty
     def anthropic_async(self):
         return import_module("anthropic").AsyncAnthropic(**self._options)
 
-    @cached_property
+    @ThreadSafeCachedProperty
     def gemini(self):
         return import_module("google.genai").Client(api_key="k", http_options={"base_url": self._url})
 
-    @cached_property
+    @ThreadSafeCachedProperty
     def bedrock(self):
         keys = {"aws_access_key_id": "k", "aws_secret_access_key": "s"}
         session = import_module("botocore.session").get_session()
