@@ -257,7 +257,7 @@ class Assembler:
                 run_context = copy.copy(context)  # the caller may change the context during the wait
                 await ready(meter.counter)
                 meter.ready = True
-        ledger = self._ledger(events, context)
+        ledger = self._ledgers.of(events, context, (type(self), self.name), recorder)
         source = ledger.open_in_place(events) if in_place else await ledger.open_in_slices(events)
         if context.conversation_id is not None:
             self._ledgers.weigh(ledger, context, (type(self), self.name), recorder)

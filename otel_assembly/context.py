@@ -288,7 +288,7 @@ class Context:
             model: The model that will be called; None: the context's model.
             rules: The provider's rules; None: they are derived from the provider's name, the messages or the model.
         """
-        conversation = self.adopt(None)
+        conversation = self._conversation if self._conversation is not None else self.conversation
         agent = conversation.guard.identity
         identity = self.agent_name, self.framework, self.conversation_id
         if agent is None or (agent.agent_name, agent.framework, agent.conversation_id) != identity:

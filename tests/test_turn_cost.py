@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 from assembling import Custom, SpyCounter, requests, warning
-from counting import Rounds, held_by
+from counting import Calls, Rounds, held_by
 
 from otel_assembly import (
     AlertPolicy,
@@ -98,6 +98,24 @@ async def most_of_a_turn(chain, history, telemetry, more=mixed, turns=24):
         if number > 3:  # then every alert has been shown, and answered
             most = max(most, rounds.made)
     return most
+
+
+@pytest.mark.parametrize(("recorded", "most"), [(False, 170), (True, 540)])
+async def test_the_calls_of_a_turn_of_a_filter_and_a_budget(recorded, most, recorder):
+    assembler = Assembler(
+        [ConversationPolicy(), TokenBudgetPolicy(200)],
+        counter=CharacterCounter(4),
+        recorder=recorder.recorder if recorded else NullRecorder(),
+    )
+    history, made = History(), []
+    for number in range(424):
+        with Calls() as calls:
+            history.append(ModelRequest(content=f"question {number}"))
+            history.append(ModelResponse(content=f"answer {number}"))
+            assembly = await assembler.assemble(["p"], history)
+            assert assembly.events
+        made.append(calls.made)
+    assert sum(made[-16:]) / 16 <= most
 
 
 #: A cut that moves in steps has met every kind of event by then, and so has its costliest turn behind it.

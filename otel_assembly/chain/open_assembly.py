@@ -41,6 +41,7 @@ from otel_assembly.history.view import View, difference, joined, reader, runs_of
 from otel_assembly.ledger.record import set_window, totals_of
 from otel_assembly.ledger.snapshot import ItemGroup, PendingUsage, Step
 from otel_assembly.policies.base import waits
+from otel_assembly.recorder import NULL_RECORDING
 from otel_assembly.tokens import CalibratedCounter
 
 if TYPE_CHECKING:
@@ -159,11 +160,12 @@ class OpenAssembly:
     def _succeed(self) -> Slices[None]:
         record, recording = self.record, self.recording
         ledger, counter = record.ledger, record.meter.counter
-        if self.recording.measured:
+        if recording.measured:
             self._set_end()
         record.last = ledger.last
         totals = self.totals() if recording.measured or isinstance(counter, CalibratedCounter) else None
-        yield from self._finish()
+        if recording is not NULL_RECORDING:
+            yield from self._finish()
         if record.named is not None:
             record.named.assemblies += 1
         ledger.last = record.snapshot()
@@ -340,7 +342,8 @@ def _write_verdicts(step: Step, kept: View, verdicts: Sequence[Verdict], edited:
     for group in pinned:
         if not all(map(retained.holds, group.view.minus(retained).positions())):
             return False
-    exits += [ItemGroup(view, step.numbered_in, DecisionOutcome.DROPPED, DecisionReason.POLICY) for view in rest]
+    if rest:
+        exits += [ItemGroup(view, step.numbered_in, DecisionOutcome.DROPPED, DecisionReason.POLICY) for view in rest]
     step.exits, step.pinned = tuple(exits), tuple(pinned)
     return True
 

@@ -291,8 +291,8 @@ def _number(
         else:
             item_id = numbered.item_ids.of(view.position(at))
         middle.append((item_id, item_id))
-    front = item_id_runs(view.pick([(0, diff.front)]), numbered)
-    back = item_id_runs(view.pick([(diff.length - diff.back, diff.length)]), numbered)
+    front = item_id_runs(view.part(0, diff.front), numbered)
+    back = item_id_runs(view.part(diff.length - diff.back, diff.length), numbered)
     runs: list[tuple[int, Run]] = []
     place = 0
     for run in chain(front, middle, back):

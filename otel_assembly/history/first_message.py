@@ -36,7 +36,7 @@ def newest_response(view: View) -> int:
     """Return the position of the view's newest response; −1 if the view has none."""
     pairing = view.history.pairing
     newest = pairing.last_response
-    if newest < 0 or view.holds(newest):
+    if newest < 0 or view.index_of(newest) >= 0:
         return newest
     return next((position for position in view.backward() if pairing.flags[position] & RESPONSE), -1)
 
@@ -75,7 +75,7 @@ def newest_request(view: View) -> list[int]:
     """
     history = view.history
     request = history.newest_request(view)
-    if request < 0 or not history.flags(request) & CLOSES:
+    if request < 0 or not history.pairing.flags[request] & CLOSES:
         return [request] if request >= 0 else []
     return [position for position in history.pairing.members(history.atom(request)) if view.holds(position)]
 

@@ -398,7 +398,7 @@ class History(Sequence[Any]):
         """Return the position of the newest user request in a view; −1 if the view has none."""
         requests = self.requests.positions
         for index in range(bisect_left(requests, view.end) - 1, -1, -1):
-            if view.holds(requests[index]):
+            if view.index_of(requests[index]) >= 0:
                 return requests[index]
             if requests[index] < view.position(0):
                 break
@@ -440,7 +440,10 @@ class ListHistory(History):
 
 def _size_of(texts: Iterable[str]) -> int:
     """Return the number of bytes of texts in UTF-8."""
-    return sum([len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass")) for text in texts])
+    size = 0
+    for text in texts:
+        size += len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+    return size
 
 
 def unknown_part_error(event_type: type, part: str) -> DescribeError:

@@ -67,7 +67,8 @@ class TokenTable:
         if end <= start:
             return self._counts
         history = self._history
-        first = start if self.uncounted(end) <= MOST_COUNTED else history.newest(start, end, MOST_COUNTED)
+        is_little = history.offsets[end] - history.offsets[start] <= MOST_COUNTED
+        first = start if is_little else history.newest(start, end, MOST_COUNTED)
         tokens, failed = self._count(range(first, end))
         estimates = [*range(start, first), *failed]
         if estimates:
@@ -161,7 +162,7 @@ class TokenTable:
 
         Orphans, atoms with an unanswered call and separated reasoning count as 0 tokens.
         """
-        changed, length = self._history.pairing.changed, len(column)
+        changed, length = self._history.pairing.changed, len(column.positions)
         sums, processed = self._atoms.get(column) or (array("Q", [0]), 0)
         if len(sums) > length and processed == len(changed):
             return sums
@@ -171,7 +172,7 @@ class TokenTable:
                 del sums[column.index(min(changed[processed:])) + 1 :]
             known = len(sums) - 1
             positions = column.positions[known:length]
-            tokens = [counts[position] for position in positions]
+            tokens = list(map(counts.__getitem__, positions))
             if self._history.has_pairs:
                 self._move_to_atoms(column, known, tokens)
             sums.extend(islice(accumulate(tokens, initial=sums[-1]), 1, None))

@@ -25,7 +25,7 @@ from otel_assembly.history.view import Run, View, is_in, runs_of
 from otel_assembly.messages.event_facts import EventFacts, EventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
 #: Flags of an item. An orphan is a result without a call; an abandoned call is not flagged, since it may be answered.
 ORPHAN: Final = 1
@@ -358,17 +358,19 @@ class Pairing:
             for position in members
         )
 
-    def open_items(self, newest_response: int) -> Iterator[int]:
-        """Yield the items of the atoms whose unanswered calls are all pending, so that they may be sent."""
+    def open_items(self, newest_response: int) -> set[int]:
+        """Return the items of the atoms whose unanswered calls are all pending, so that they may be sent."""
         callers = list(self._awaits)
         for caller in reversed(self._unanswered):
             if caller < newest_response:
                 break
             callers.append(caller)
-        for atom in {self.atoms[caller] for caller in callers}:
+        items: set[int] = set()
+        for atom in set(map(self.atoms.__getitem__, callers)):
             members = self.incomplete[atom]
             if not self._is_abandoned(members, newest_response):
-                yield from members
+                items.update(members)
+        return items
 
     def is_cut(self, atom: int, opened: int, closed: int) -> bool:
         """Return True if a selection has only part of an atom.
@@ -426,10 +428,10 @@ def may_have_unpaired(view: View) -> bool:
     The cost depends on the number of the view's runs and on the events at their edges, not on the view's length.
     """
     history, runs = view.history, runs_of(view)
-    orphans, abandoned = history.orphans, history.pairing.abandoned
+    orphans, abandoned, dangling = history.orphans, history.pairing.abandoned, history.pairing.dangling
     return (
         bool(broken_atoms(history.pairing, runs))
-        or any(is_in(runs, atom) for atom in history.pairing.dangling)
+        or (bool(dangling) and any(is_in(runs, atom) for atom in dangling))
         or (bool(orphans.positions) and any(orphans.index(stop) > orphans.index(start) for start, stop in runs))
         or (
             bool(abandoned)
@@ -440,11 +442,11 @@ def may_have_unpaired(view: View) -> bool:
 
 def broken_atoms(pairing: Pairing, runs: Sequence[Run]) -> set[int]:
     """Return the atoms that begin before an edge of these runs and may have items after that edge."""
-    if not pairing.span:
-        return set()
-    atoms = pairing.atoms
-    edges = {edge for run in runs for edge in run if 0 < edge < len(atoms)}
-    return {atom for edge in edges for atom in atoms[edge : edge + pairing.span] if atom < edge}
+    atoms, span, found = pairing.atoms, pairing.span, set[int]()
+    for run in runs if span else ():
+        for edge in run:
+            found.update(filter(edge.__gt__, atoms[edge : edge + span]))
+    return found
 
 
 def _newest_response(pairing: Pairing, runs: Sequence[Run]) -> int:

@@ -177,9 +177,10 @@ class View(Sequence[Any]):
         runs: Which indexes of the column.
         is_slice: Whether the view was cut without regard to tool pairs: it may have a call without its result.
         end: One past the newest position; 0 if the view is empty.
+        length: The number of events.
     """
 
-    __slots__ = ("_length", "_starts", "column", "end", "history", "is_slice", "runs")
+    __slots__ = ("_starts", "column", "end", "history", "is_slice", "length", "runs")
 
     def __init__(self, history: History, column: Column, runs: Sequence[Run], *, is_slice: bool = False) -> None:
         self.history = history
@@ -188,14 +189,14 @@ class View(Sequence[Any]):
         self.is_slice = is_slice
         if len(runs) == 1:
             start, stop = runs[0]
-            self._length = stop - start
+            self.length = stop - start
         else:
-            self._length = sum([stop - start for start, stop in runs])
+            self.length = sum([stop - start for start, stop in runs])
         self.end = column.positions[runs[-1][1] - 1] + 1 if runs else 0
         self._starts: list[int] | None = None
 
     def __len__(self) -> int:
-        return self._length
+        return self.length
 
     def __iter__(self) -> Iterator[Any]:
         events, read = map(self.history.events.__getitem__, self.positions()), reader.get()
@@ -207,10 +208,10 @@ class View(Sequence[Any]):
     def __getitem__(self, index: slice) -> Sequence[Any]: ...
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
-            start, stop, step = index.indices(self._length)
-            return self.pick([(start, stop)]) if step == 1 else [self[i] for i in range(start, stop, step)]
+            start, stop, step = index.indices(self.length)
+            return self.part(start, stop) if step == 1 else [self[i] for i in range(start, stop, step)]
         if index < 0:
-            index += self._length
+            index += self.length
         event, read = self.history.events[self.position(index)], reader.get()
         return event if read is None else read(event)
 
@@ -240,7 +241,7 @@ class View(Sequence[Any]):
 
     def position(self, index: int) -> int:
         """Return the position in the history of the view's item at `index`."""
-        if not 0 <= index < self._length:
+        if not 0 <= index < self.length:
             raise IndexError(index)
         if len(self.runs) == 1:
             return self.column.positions[self.runs[0][0] + index]
@@ -267,15 +268,18 @@ class View(Sequence[Any]):
     def backward(self) -> Iterator[int]:
         """Return the positions of all items, from the newest on."""
         positions = self.column.positions
-        return chain.from_iterable(
+        *older, (start, stop) = self.runs or [(0, 0)]
+        low = max(start, stop - _CHUNK)
+        rest = (
             reversed(positions[max(start, upper - _CHUNK) : upper])
-            for start, stop in reversed(self.runs)
+            for start, stop in reversed([*older, (start, low)])
             for upper in range(stop, start, -_CHUNK)
         )
+        return chain(reversed(positions[low:stop]), chain.from_iterable(rest))
 
     def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
         """Return the index of the first item that is, or equals, `value`."""
-        return list(self).index(value, start, self._length if stop is None else stop)
+        return list(self).index(value, start, self.length if stop is None else stop)
 
     def index_of(self, position: int) -> int:
         """Return the view's index of a position of the history; −1 if the view does not have it."""
@@ -305,15 +309,19 @@ class View(Sequence[Any]):
         """Return True if this is the whole history, as long as it was when the view was created."""
         return not self.runs or (self.column is self.history.all and len(self.runs) == 1 and self.runs[0][0] == 0)
 
+    def part(self, start: int, stop: int) -> View:
+        """Return the part of this view from the index `start` to before the index `stop`."""
+        if len(self.runs) != 1:
+            return self.pick([(start, stop)])
+        low, high = self.runs[0]
+        first, end = low + start, min(low + stop, high)
+        is_slice = self.is_slice or end - first < self.length
+        return View(self.history, self.column, [(first, end)] if first < end else [], is_slice=is_slice)
+
     def pick(self, runs: Iterable[Run]) -> View:
         """Return the part of this view at ascending and disjoint ranges of its indexes."""
-        if len(self.runs) == 1:
-            low, high = self.runs[0]
-            picked = joined([(low + start, min(low + stop, high)) for start, stop in runs])
-        else:
-            picked = joined(self._column_runs(runs))
-        part = View(self.history, self.column, picked, is_slice=self.is_slice)
-        part.is_slice |= part._length < self._length
+        part = View(self.history, self.column, joined(self._column_runs(runs)), is_slice=self.is_slice)
+        part.is_slice |= part.length < self.length
         return part
 
     def _column_runs(self, runs: Iterable[Run]) -> Iterator[Run]:
@@ -321,7 +329,7 @@ class View(Sequence[Any]):
         starts = self._run_starts()
         for start, stop in runs:
             run = bisect_right(starts, start) - 1
-            while start < min(stop, self._length):
+            while start < min(stop, self.length):
                 low, high = self.runs[run]
                 first = low + start - starts[run]
                 last = min(high, first + stop - start)
@@ -337,7 +345,7 @@ class View(Sequence[Any]):
         """Return the position from which on the newest events follow one another, and the view before it."""
         start, stop = self.runs[-1]
         first = self.column.start_of_run(start, stop)
-        return self.column.positions[first], self.pick([(0, self._length - (stop - first))])
+        return self.column.positions[first], self.part(0, self.length - (stop - first))
 
     def minus(self, view: View) -> View:
         """Return the part of this view that is not in another view; all of it if that has another history.
@@ -349,17 +357,17 @@ class View(Sequence[Any]):
         if self.column is view.column:
             runs = difference(self.runs, view.runs)
             length = sum([stop - start for start, stop in runs])
-            return View(self.history, self.column, runs, is_slice=self.is_slice or length < self._length)
+            return View(self.history, self.column, runs, is_slice=self.is_slice or length < self.length)
         if self.column.place != view.column.place and -1 not in {self.column.place, view.column.place}:
             moved = filter(view.holds, self.history.moved_between(self.column, view.column))
             shared = to_runs(sorted({index for position in moved if (index := self.index_of(position)) >= 0}))
-            return self.pick(complement(self._length, shared)) if shared else self
+            return self.pick(complement(self.length, shared)) if shared else self
         start = self.shared_with(view)
         if len(view) - start <= len(self) - start:
-            places = map(self.index_of, view.pick([(start, len(view))]).positions())
+            places = map(self.index_of, view.part(start, view.length).positions())
             removed = to_runs(sorted(place for place in places if place >= 0))
-            return self.pick(complement(self._length, merged([(0, start), *removed])))
-        rest = self.pick([(start, self._length)]).positions()
+            return self.pick(complement(self.length, merged([(0, start), *removed])))
+        rest = self.part(start, self.length).positions()
         return self.pick(to_runs(index for index, position in enumerate(rest, start) if not view.holds(position)))
 
     def has_items_of(self, view: View) -> bool:
@@ -379,7 +387,7 @@ class View(Sequence[Any]):
                 if stop != high:
                     break
             return shared
-        most = min(self._length, view._length)
+        most = min(self.length, view.length)
         return next(compress(count(), map(ne, self.all_positions(), view.all_positions())), most)
 
     def pick_positions(self, positions: Iterable[int]) -> View:

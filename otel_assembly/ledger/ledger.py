@@ -134,7 +134,7 @@ class Ledger:
             state, known = hashlib.blake2b(digest_size=8), 0
             for prompt in prompts:
                 state.update(text_digest((prompt,)).to_bytes(8, "little"))
-        state.update(view.history.digests(view.pick([(known, len(view))])))
+        state.update(view.history.digests(view.part(known, view.length)))
         self._hashed_prefix = prompts, view, state
         digest: str = state.hexdigest()
         return digest

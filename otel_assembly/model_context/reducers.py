@@ -64,7 +64,7 @@ class _AsAutoGen(DecidingPolicy):
             dropped_runs = to_runs(sorted(dropped - single_drops.keys()))
         verdicts = [Verdict(view.pick(dropped_runs), DecisionOutcome.DROPPED, reason)] if dropped_runs else []
         verdicts += (
-            Verdict(view.pick([(index, index + 1)]), DecisionOutcome.DROPPED, single_reason)
+            Verdict(view.part(index, index + 1), DecisionOutcome.DROPPED, single_reason)
             for index, single_reason in single_drops.items()
         )
         return Outcome(prompts, view.pick(runs), verdicts)

@@ -507,7 +507,7 @@ def _is_cut(step: Step, inputs: list[Any], events: list[Any], reason: DecisionRe
         return False
     if out < length:
         step.view_out = view.pick([(0, front), (back, length)])
-        step.exits = (ItemGroup(view.pick([(front, back)]), step.numbered_in, DecisionOutcome.DROPPED, reason),)
+        step.exits = (ItemGroup(view.part(front, back), step.numbered_in, DecisionOutcome.DROPPED, reason),)
     return True
 
 

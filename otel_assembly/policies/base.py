@@ -344,11 +344,6 @@ def at_least(policy: str, parameter: str, value: int, least: int = 1) -> int:
     return whole_number(f"{policy}: {parameter}", value, least)
 
 
-def is_user_first(view: View, context: Context) -> bool:
-    """Return whether the provider refuses a prompt that does not start with a user's request."""
-    return context.provider_rules(view.history.provider).is_user_first
-
-
 def opening_request(view: View, always_kept: Iterable[int]) -> list[int]:
     """Return the position of an older user request that must be kept too, as a list of at most one.
 
@@ -429,17 +424,13 @@ def keep(view: View, runs: Sequence[Run], reason: DecisionReason) -> tuple[View,
         The kept events, and the verdicts on the dropped ones. Events outside the ranges have the reason `reason`, calls
         and results without their counterpart a reason such as ``orphaned_tool_call``.
     """
-    kept, count = view.pick(runs), len(view)
-    verdicts: list[Verdict] = []
-    if len(kept) < count:
-        is_suffix = len(runs) == 1 and runs[0][1] == count
-        outside = view.pick([(0, runs[0][0])] if is_suffix else complement(count, runs))
-        verdicts.append(Verdict(outside, DecisionOutcome.DROPPED, reason))
-    if (
-        view.history.has_pairs
-        and may_have_unpaired(kept)
-        and (orphans := unpaired(view.history.pairing, kept.backward(), newest_response(view)))
-    ):
+    count = view.length
+    if len(runs) == 1 and runs[0][1] == count:
+        kept, outside = view.part(runs[0][0], count), view.part(0, runs[0][0])
+    else:
+        kept, outside = view.pick(runs), view.pick(complement(count, runs))
+    verdicts = [Verdict(outside, DecisionOutcome.DROPPED, reason)] if outside.length else []
+    if may_have_unpaired(kept) and (orphans := unpaired(view.history.pairing, kept.backward(), newest_response(view))):
         verdicts += orphan_verdicts(kept, orphans)
         indexes = sorted(kept.index_of(position) for position in orphans)
         kept = kept.pick(complement(len(kept), [(index, index + 1) for index in indexes]))
@@ -473,13 +464,19 @@ def keep_from(
     Returns:
         The kept events, and the verdicts: on dropped events, and on older events that were kept.
     """
-    before = sorted([index for index in map(view.index_of, always_kept) if first <= index < cut])
-    runs, at = to_runs([*range(first), *before]), cut
+    before = list[int]()
+    for index in sorted(map(view.index_of, always_kept)):
+        if first <= index < cut:
+            before.append(index)
+    runs, at = to_runs([*range(first), *before]) if first or before else [], cut
     for index in sorted(map(view.index_of, left_out)):
         if index >= cut:
-            runs.append((at, index))
+            if at < index:
+                runs.append((at, index))
             at = index + 1
-    kept, verdicts = keep(view, [run for run in (*runs, (at, len(view))) if run[0] < run[1]], reason)
+    if at < view.length:
+        runs.append((at, view.length))
+    kept, verdicts = keep(view, runs, reason)
     if before:
         older = set(filter(kept.holds, map(view.position, before)))
         for positions, kept_reason in (request, DecisionReason.PINNED), (pending, DecisionReason.PENDING_TOOL_CALL):

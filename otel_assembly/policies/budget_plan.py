@@ -17,7 +17,7 @@ from otel_assembly.history.first_message import leading, newest_atom, newest_req
 from otel_assembly.history.tool_pairs import PAIRED
 from otel_assembly.history.view import View
 from otel_assembly.messages.event_facts import EventKind, describe
-from otel_assembly.policies.base import is_user_first, keep_from, opening_request, start_with_user
+from otel_assembly.policies.base import keep_from, opening_request, start_with_user
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -114,12 +114,13 @@ class BudgetPlan:
         self.newest_response = newest_response(view)
         self.newest_request = newest_request(view)
         pending = history.pairing.pending_calls(self.newest_response)
-        self.pending = [position for position in pending if view.holds(position)]
+        self.pending = [position for position in pending if view.holds(position)] if pending else pending
         self._prompts = list(map(meter.prompt, prompts))
         self._tools = meter.tools(context.tools)
-        self._leading_tokens = sum([table.tokens(view.position(index)) for index in range(self.leading)])
+        self._leading_tokens = sum(map(table.tokens, map(view.position, range(self.leading))))
         self._pending_tokens = sum(map(table.tokens, self.pending))
-        self._request_tokens = sum([self.tokens(at) for at in self.newest_request if at not in self.pending])
+        tokens = self.tokens if self.shortened else table.tokens
+        self._request_tokens = sum(map(tokens, {*self.newest_request}.difference(self.pending)))
         events = self._leading_tokens + self._pending_tokens + self._request_tokens
         self.fixed = sum(self._prompts) + self._tools + meter.priming + events
         self.sharing = Sharing(budget - self.fixed)
@@ -129,10 +130,10 @@ class BudgetPlan:
             for position in newest_atom(view, self.newest_response)
             if position not in self.pinned and position >= history.leading
         ]
-        self.newest_tokens = sum(map(self.tokens, self.newest))
+        self.newest_tokens = sum(map(tokens, self.newest))
         self.left_out: set[int] = set()
         self.summaries: list[int] = []
-        self._user_first = is_user_first(view, context)
+        self._user_first = context.provider_rules(view.history.provider).is_user_first
         if self._user_first:
             self._place_opening()
 
@@ -247,7 +248,7 @@ class BudgetPlan:
             fits = self._oldest_fitting(room, corrections)
             edge = max(first, fits - 1)  # whether this atom fits decides the result
             if table.estimated and edge < len(view) and view.position(edge) < table.estimated[-1][1]:
-                table.exact(view.pick([(edge, len(view))]))
+                table.exact(view.part(edge, view.length))
         if fits <= first:
             return first
         if step_tokens:
@@ -271,14 +272,14 @@ class BudgetPlan:
         decided = dict.fromkeys((*self.pinned, *self.newest, *self.summaries, *self.left_out), 0)
         tokens_to_take = {**self.shortened, **decided}
         differences: dict[int, int] = {}
-        for position in {*pairing.open_items(self.newest_response), *tokens_to_take}:
-            is_open = pairing.atoms[position] in pairing.incomplete
+        open_items = pairing.open_items(self.newest_response)
+        for position in open_items.union(tokens_to_take):
             tokens = tokens_to_take.get(position)
-            if is_open and not pairing.is_sendable(position, self.newest_response):
-                continue
             if tokens is None:
                 tokens = table.tokens(position)
-            if not is_open:
+            if position not in open_items:
+                if pairing.atoms[position] in pairing.incomplete:  # it may not be sent
+                    continue
                 tokens -= table.known(position)
             index = view.index_of(pairing.atoms[position])
             if tokens and (index >= 0 or (index := view.index_of(position)) >= 0):
@@ -292,7 +293,7 @@ class BudgetPlan:
             room: The available tokens.
             corrections: The return value of `_corrections`.
         """
-        begin, entries = len(self._view), iter([*corrections, (-1, 0)])
+        begin, entries = self._view.length, iter([*corrections, (-1, 0)])
         at, difference = next(entries)
         sums = self._table.atoms(self._view.column)
         for low, stop in reversed(self._view.runs):
@@ -317,7 +318,7 @@ class BudgetPlan:
     def _taken_from(self, start: int, corrections: Sequence[tuple[int, int]]) -> int:
         """Return the tokens of all atoms (calls with results, or messages) that begin at the index `start` or later."""
         tokens = sum([difference for index, difference in corrections if index >= start])
-        sums, part = self._table.atoms(self._view.column), self._view.pick([(start, len(self._view))])
+        sums, part = self._table.atoms(self._view.column), self._view.part(start, self._view.length)
         return tokens + sum([sums[stop] - sums[low] for low, stop in part.runs])
 
     def _cell_after(self, index: int, cell: int) -> int:
@@ -338,7 +339,7 @@ class BudgetPlan:
         Kept events cannot begin with a tool result whose call is before `start`, or with a call without its result.
         """
         view, pairing = self._view, self._view.history.pairing
-        for index in range(start, len(view)):
+        for index in range(start, view.length):
             position = view.position(index)
             if pairing.flags[position] & PAIRED:
                 atom = pairing.atoms[position]
@@ -346,7 +347,7 @@ class BudgetPlan:
                     continue
             if position not in self.left_out:
                 return index
-        return len(view)
+        return view.length
 
     def selected(self, cut: int, *, summarized: bool = False) -> tuple[View, list[Verdict]]:
         """Return the events from the index `cut` on, and the older events that are already decided to be kept.

@@ -8,7 +8,7 @@ from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Ver
 from otel_assembly.history.history import CONVERSATION_KINDS
 from otel_assembly.history.view import View, to_runs
 from otel_assembly.messages.event_facts import EventKind
-from otel_assembly.policies.base import DecidingPolicy, as_view, is_user_first, keep, never_waits, start_with_user
+from otel_assembly.policies.base import DecidingPolicy, as_view, keep, never_waits, start_with_user
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +55,7 @@ class ConversationPolicy(DecidingPolicy):
                 index for index, position in enumerate(view.positions()) if history.kind(position) in CONVERSATION_KINDS
             )
             kept, verdicts = keep(view, runs, DecisionReason.NOT_CONVERSATION)
-        if is_user_first(view, context):
+        if context.provider_rules(view.history.provider).is_user_first:
             kept, verdicts = start_with_user(kept, verdicts)
         return Outcome(prompts, kept, verdicts)
 

@@ -16,7 +16,6 @@ from otel_assembly.policies.base import (
     PolicyLimit,
     as_view,
     at_least,
-    is_user_first,
     never_waits,
     orphan_verdicts,
     start_with_user,
@@ -77,7 +76,7 @@ class HeadAndTailPolicy(DecidingPolicy):
         """Return the first `head` and the last `tail` events, with verdicts on the dropped events."""
         view = as_view(events)
         first = min(len(view), leading(view) + self.head)
-        user_first = is_user_first(view, context)
+        user_first = context.provider_rules(view.history.provider).is_user_first
         kept, verdicts, excess = keep_newest(view, first, self.tail, user_first=user_first)
         if halves := _halves(view, kept):
             verdicts += orphan_verdicts(kept, halves)

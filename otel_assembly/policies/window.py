@@ -12,7 +12,6 @@ from otel_assembly.policies.base import (
     PolicyLimit,
     as_view,
     at_least,
-    is_user_first,
     keep,
     keep_from,
     never_waits,
@@ -134,7 +133,7 @@ class SlidingWindowPolicy(DecidingPolicy):
         """Return the newest `max_events` events, with verdicts on the dropped events."""
         view = as_view(events)
         first = leading(view)
-        user_first = is_user_first(view, context)
+        user_first = context.provider_rules(view.history.provider).is_user_first
         kept, verdicts, overflow = keep_newest(view, first, self.max_events, self.stride, user_first=user_first)
         if self.transparent and len(kept) < len(view) > first + self.max_events:
             prompts = [*prompts, f"[{self.name}] Showing last {len(kept)} of {len(view)} events."]

@@ -283,6 +283,7 @@ class TokenMeter:
         "_max_characters",
         "_max_entries",
         "_max_text",
+        "_per_prompt",
         "_tools",
         "counter",
         "framing",
@@ -300,6 +301,7 @@ class TokenMeter:
     ) -> None:
         self.counter = counter
         self.framing = framing or MessageFraming()
+        self._per_prompt = self.framing.prompt()
         #: True if the counter is known to have loaded its vocabulary.
         self.ready = False
         self._max_characters = max_characters
@@ -358,7 +360,7 @@ class TokenMeter:
 
     def prompt(self, text: str) -> int:
         """Return the tokens of one system prompt, including framing."""
-        return self.framing.prompt() + self.text(text)
+        return self._per_prompt + self.text(text)
 
     def tools(self, schemas: Sequence[Mapping[str, Any]]) -> int:
         """Return the tokens of tool definitions, which are cached (see `MessageFraming.tool_schemas`).
