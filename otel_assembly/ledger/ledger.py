@@ -11,7 +11,7 @@ import hashlib
 import uuid
 from bisect import bisect_left
 from itertools import chain, islice, starmap
-from operator import is_, itemgetter
+from operator import is_
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -233,7 +233,8 @@ class Ledger:
             return self.open(events)
         if type(events) is list and not self.serial_slices.queue:
             with self.lock:
-                if self._known and len(events) - self._known <= SLICE and self._continues(events):
+                known = self._known
+                if known and len(events) - known <= SLICE and self._continues(events):
                     return _result_of(self._append(events))
         return await self.serial_slices.do(self._open_list(list(events)))
 
@@ -294,7 +295,8 @@ class Ledger:
     def _known(self) -> int:
         """The number of messages of the previous list; 0 if the previous input was no list."""
         numbered = self._numbered
-        return len(numbered.history) if numbered is not None and isinstance(numbered.history, ListHistory) else 0
+        is_list = numbered is not None and isinstance(numbered.history, ListHistory)
+        return len(numbered.history.events) if numbered is not None and is_list else 0
 
     def _read_into(
         self, numbered: NumberedHistory, events: Sequence[Any], known: Sequence[int | None] | None
@@ -348,43 +350,41 @@ class Ledger:
         previous assembly sent, the atom in front of them (its size decides the cut), all later messages, and a block of
         the others, in rotation.
         """
-        start, chosen = 0, list[int]()
+        start, sent, block = 0, list[int](), range(0)
         if known > _COMPARED_WHOLE and not self._compares_all:
-            start, chosen = self._compared_from(known)
-        self._compares_all, self._checked = False, (start, set(chosen))
-        previous, read = self._last_list, self._contents
-        if not self._have_content(events[start:known], previous[start:known], read[start:known]):
-            return False
-        if not chosen:
-            return True
-        pick = itemgetter(*chosen, chosen[0])  # of a single index, it would return no tuple
-        return self._have_content(list(pick(events)), list(pick(previous)), list(pick(read)))
+            start, sent, block = self._compared_from(cast("NumberedHistory", self._numbered))
+        self._compares_all, self._checked = False, (start, {*sent, *block})
 
-    def _have_content(self, events: Sequence[Any], previous: Sequence[Any], read: Sequence[Any]) -> bool:
+        def compared(items: list[Any]) -> list[Any]:
+            return items[start:known] + items[block.start : block.stop] + list(map(items.__getitem__, sent))
+
+        return self._have_content(compared(events), compared(self._last_list), compared(self._contents))
+
+    def _have_content(self, events: list[Any], previous: list[Any], read: list[Any]) -> bool:
         """Return True if messages are the previous objects, and have the content that was read.
 
         Of an observed framework, equal objects are sufficient: it sends its own.
         """
         if not (self.observed or all(map(is_, previous, events))):
             return False
-        history = cast("NumberedHistory", self._numbered).history
-        return not (history.of_dicts or may_change(events)) or equal(read, contents(events))
+        numbered = self._numbered
+        of_dicts = numbered is not None and numbered.history.of_dicts
+        return not (of_dicts or may_change(events)) or equal(read, contents(events))
 
-    def _compared_from(self, known: int) -> tuple[int, list[int]]:
-        """Return from which position on all messages are compared, and which positions in front of it."""
-        numbered, last = cast("NumberedHistory", self._numbered), self.last
-        start, sent = known, list[int]()
-        if last is not None and last.kept:
+    def _compared_from(self, numbered: NumberedHistory) -> tuple[int, list[int], range]:
+        """Return which messages are compared: from which position on, which sent ones, and which block before it."""
+        start, sent, last = len(numbered.history.events), list[int](), self.last
+        if last is not None and last.kept.length:
             if last.numbered is numbered:
                 start, front = last.kept.newest_run()
                 sent += front.all_positions()
             else:
                 sent += numbered.item_ids.find(last.numbered.of(last.kept))
-                start = to_runs(sent)[-1][0] if sent else known
+                start = to_runs(sent)[-1][0] if sent else start
         start = numbered.history.atom(start - 1) if start else 0
         block = range(self._block if self._block < start else 0, start)[:_BLOCK]
         self._block = block.stop
-        return start, [*sent[: bisect_left(sent, start)], *block]
+        return start, sent[: bisect_left(sent, start)], block
 
     def verify(self, source: LedgerInput, sent: NumberedHistory, view: View) -> bool:
         """Return True if the messages to send, and the atom in front of the cut, have the content that was read.
@@ -408,9 +408,8 @@ class Ledger:
         rest = [position for position in positions if position < start and position not in compared]
         if not rest:
             return True
-        pick = itemgetter(*rest, rest[0])
-        previous = list(pick(self._last_list))
-        self._compares_all = not self._have_content(previous, previous, list(pick(self._contents)))
+        previous, read = (list(map(items.__getitem__, rest)) for items in (self._last_list, self._contents))
+        self._compares_all = not self._have_content(previous, previous, read)
         return not self._compares_all
 
     def compare_all(self) -> None:
