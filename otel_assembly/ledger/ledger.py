@@ -92,6 +92,8 @@ class Ledger:
         self.described = DescribedEvents()
         #: Whether all messages of the last list are dicts.
         self._all_dicts = True
+        #: Whether a message of the last list may change in place.
+        self._may_change = False
         #: The content of each message of the last list when it was read.
         self._contents: list[Any] = []
         #: The messages that were compared in this turn: all from a position on, and some positions in front of it.
@@ -321,6 +323,7 @@ class Ledger:
             numbered.listed.take(batch, [event.facts for event in batch_read])
             self._contents += [event.content for event in batch_read]
             self._all_dicts = self._all_dicts and all(type(event) is dict for event in batch)
+            self._may_change = self._may_change or numbered.history.of_dicts or may_change(batch)
             if known is not None:
                 self._number(numbered, known[start : start + SLICE])
 
@@ -338,7 +341,7 @@ class Ledger:
             return False
         del previous[known:]  # messages that could not be read
         previous += events[known:]
-        if equal(previous, events) and self._is_current(events, known):
+        if equal(previous, events) and ((self.observed and not self._may_change) or self._is_current(events, known)):
             return True
         del previous[known:]
         return False
@@ -367,9 +370,7 @@ class Ledger:
         """
         if not (self.observed or all(map(is_, previous, events))):
             return False
-        numbered = self._numbered
-        of_dicts = numbered is not None and numbered.history.of_dicts
-        return not (of_dicts or may_change(events)) or equal(read, contents(events))
+        return not self._may_change or equal(read, contents(events))
 
     def _compared_from(self, numbered: NumberedHistory) -> tuple[int, list[int], range]:
         """Return which messages are compared: from which position on, which sent ones, and which block before it."""
@@ -468,12 +469,12 @@ class Ledger:
     def _open_rearranged(self, old: NumberedHistory, events: list[Any]) -> Slices[LedgerInput]:
         """Open a list that is not the previous list with events appended: read all of it into a new history."""
         numbered = NumberedHistory(ListHistory(), ItemIds())
-        before, were_dicts = self._contents, self._all_dicts
-        self._contents, self._all_dicts = [], True
+        before, were_dicts, changing = self._contents, self._all_dicts, self._may_change
+        self._contents, self._all_dicts, self._may_change = [], True, False
         try:
             yield from self._read_into(numbered, events, None)
         except BaseException:  # also if the task that waits for the slices is cancelled
-            self._contents, self._all_dicts = before, were_dicts
+            self._contents, self._all_dicts, self._may_change = before, were_dicts, changing
             raise
         sent = self.last if self.observed else None
         self._number(numbered, known_ids(old, events, sent, self.facts_of))

@@ -91,11 +91,11 @@ def diff_sequences(
         rereads: Whether an event with the id of an input, but different content, is a new event in its place.
     """
     length = len(inputs)
-    front = length if inputs is events else _shared(inputs, events)
+    front = length if inputs is events else shared_front(inputs, events)
     most = min(length, len(events)) - front
     back = 0
     if most and inputs[-1] is events[-1]:
-        back = _shared(inputs[length - most :][::-1], events[len(events) - most :][::-1])
+        back = shared_front(inputs[length - most :][::-1], events[len(events) - most :][::-1])
     outputs = events[front : len(events) - back]
     if not outputs:
         return SequenceDiff(length, front, back, ())
@@ -110,7 +110,7 @@ def diff_sequences(
     return SequenceDiff(length, front, back, middle)
 
 
-def _shared(first: Sequence[Any], second: Sequence[Any]) -> int:
+def shared_front(first: Sequence[Any], second: Sequence[Any]) -> int:
     """Return the number of items that two sequences begin with in common.
 
     The first and the last of these items are the same objects; each item between them is the same object or equal.

@@ -6,8 +6,6 @@ import time
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
-from itertools import compress, count
-from operator import is_, is_not
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from otel_assembly.budget.attempt import Attempt, CompactionOutcome
@@ -16,6 +14,7 @@ from otel_assembly.chain.step_diff import match
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Overflow, OverflowCause
 from otel_assembly.errors import error_type, is_failure
 from otel_assembly.ledger.snapshot import ItemGroup, StepCompaction, item_id_runs
+from otel_assembly.matching.sequence_diff import shared_front
 from otel_assembly.messages.content_snapshot import equal
 from otel_assembly.messages.event_facts import describe
 from otel_assembly.observe.step_report import StepReport
@@ -492,18 +491,20 @@ def _unchanged(inputs: list[Any], events: list[Any]) -> bool:
 
 
 def _is_cut(step: Step, inputs: list[Any], events: list[Any], reason: DecisionReason) -> bool:
-    """Write the output to the step if it lacks at most one run of the inputs, by identity; otherwise return False.
+    """Write the output to the step if it lacks at most one run of the inputs; otherwise return False.
 
-    Trimmed lists are common, and this is faster than `match`.
+    Trimmed lists are common, and this is faster than `match`. The first and the last event of each part that is kept
+    are the same objects as in the input, and those between them are equal.
     """
     view, length, out = step.view_in, len(inputs), len(events)
     if out > length or view.history.echoes:
         return False
     if out and events[-1] is not inputs[-1] and events[-1] is not inputs[out - 1]:
         return False  # the last output is neither the last input nor that of a cut end
-    front = out if events is inputs else next(compress(count(), map(is_not, inputs, events)), out)
+    front = out if events is inputs else shared_front(inputs, events)
     back = length - out + front
-    if not all(map(is_, inputs[back:], events[front:])):
+    ends_are_shared = front == out or (events[front] is inputs[back] and events[-1] is inputs[-1])
+    if not (ends_are_shared and equal(inputs[back:], events[front:])):
         return False
     if out < length:
         step.view_out = view.pick([(0, front), (back, length)])

@@ -132,7 +132,7 @@ class ObservedAssembler:
         self.framework = framework
         self._recorder = recorder
         self._counter = counter
-        self._meters: Registry[str, TokenMeter] = Registry(_MODELS)
+        self._meters: Registry[tuple[ClientRules, str], TokenMeter] = Registry(_MODELS)
         self.forget()
 
     def forget(self) -> None:
@@ -285,7 +285,7 @@ class ObservedAssembler:
             counter = self._counter or counter_for(model)
             return TokenMeter(counter, MessageFraming().for_client(rules, counter.count))
 
-        return self._meters.of(f"{rules}{model}", create)
+        return self._meters.of((rules, model if isinstance(model, str) else f"{model}"), create)
 
     def preload_counter(self) -> None:
         """Start to load the default token counter, because the framework is installed and will probably be used."""
