@@ -64,6 +64,14 @@ def watch():
         yield running
 
 
+@pytest.fixture(scope="module")
+def shared_watch():
+    """A server for the tests that show no turn; its start costs more than their requests."""
+    with Watch("--port", 0) as running:
+        running.line("waiting for OTLP")
+        yield running
+
+
 async def test_the_exporter_of_the_sdk_sends_turns(watch):
     await record(OTLPSpanExporter(f"{watch.endpoint}/v1/traces"))
     turns = watch.turns(3)
@@ -116,10 +124,10 @@ async def test_a_turn_with_impossible_lists_is_skipped_in_one_line(watch, body):
     assert [turn["n"] for turn in watch.turns(2)] == [1, 2]
 
 
-async def test_logs_and_metrics_are_accepted(watch):
+async def test_logs_and_metrics_are_accepted(shared_watch):
     for path in ("/v1/logs", "/v1/metrics"):
-        assert watch.post(path, b"")[0] == 200
-        assert watch.post(path, b"{}", JSON) == (200, "{}")
+        assert shared_watch.post(path, b"")[0] == 200
+        assert shared_watch.post(path, b"{}", JSON) == (200, "{}")
 
 
 @pytest.mark.parametrize(
@@ -138,9 +146,9 @@ async def test_logs_and_metrics_are_accepted(watch):
         (b"{}", "multipart/form-data; boundary=x", {}, 415),
     ],
 )
-def test_a_damaged_request_is_refused(watch, content, content_type, headers, status):
-    assert watch.post("/v1/traces", content, content_type, **headers)[0] == status
-    assert watch.get(f"/?token={watch.token}")[0] == 200
+def test_a_damaged_request_is_refused(shared_watch, content, content_type, headers, status):
+    assert shared_watch.post("/v1/traces", content, content_type, **headers)[0] == status
+    assert shared_watch.get(f"/?token={shared_watch.token}")[0] == 200
 
 
 def test_values_may_be_nested(watch, body):
@@ -155,27 +163,27 @@ def test_values_may_be_nested(watch, body):
     assert len(watch.turns(3)) == 3
 
 
-def test_a_body_is_limited_after_decompression(watch):
+def test_a_body_is_limited_after_decompression(shared_watch):
     def bomb(mebibytes):
         packer = zlib.compressobj(wbits=31)
         return b"".join([*(packer.compress(bytes(1 << 20)) for _ in range(mebibytes)), packer.flush()])
 
-    status, said = watch.post("/v1/traces", bomb(200), content_encoding="gzip")
+    status, said = shared_watch.post("/v1/traces", bomb(200), content_encoding="gzip")
     assert (status, said) == (413, "the decompressed body has more than 192 MiB")
     # 130 MiB are read; zeros are not a request.
-    assert watch.post("/v1/traces", bomb(130), content_encoding="gzip")[0] == 400
+    assert shared_watch.post("/v1/traces", bomb(130), content_encoding="gzip")[0] == 400
 
 
 @pytest.mark.parametrize("path", ["/v1/traces", "/v1/logs"])
-def test_a_small_body_cannot_fill_the_memory(watch, path):
+def test_a_small_body_cannot_fill_the_memory(shared_watch, path):
     """Millions of empty values take a hundred times their size when they are read."""
     lists = b"[" + b"[]," * 3_000_000 + b"[]]"
     resource = b"Logs" if path == "/v1/logs" else b"Spans"
     content = gzip.compress(b'{"resource' + resource + b'":' + lists + b"}")
-    status, said = watch.post(path, content, JSON, content_encoding="gzip")
+    status, said = shared_watch.post(path, content, JSON, content_encoding="gzip")
     assert (status, said) == (400, "more than 4,000,000 values")
     content = gzip.compress(b"\x0a\x00" * 3_000_000)
-    status, said = watch.post(path, content, content_encoding="gzip")
+    status, said = shared_watch.post(path, content, content_encoding="gzip")
     assert (status, said) == (400, "more than 1,000,000 fields")
 
 
@@ -192,9 +200,9 @@ def test_a_small_body_cannot_fill_the_memory(watch, path):
         {"host": "127.0.0.1.evil.example"},
     ],
 )
-def test_a_web_page_cannot_write(watch, body, headers):
-    assert watch.post("/v1/traces", body.SerializeToString(), **headers)[0] == 403
-    assert watch.post("/v1/traces", as_json(body), JSON, **headers)[0] == 403
+def test_a_web_page_cannot_write(shared_watch, body, headers):
+    assert shared_watch.post("/v1/traces", body.SerializeToString(), **headers)[0] == 403
+    assert shared_watch.post("/v1/traces", as_json(body), JSON, **headers)[0] == 403
 
 
 @pytest.mark.parametrize("path", ["/", "/events"])
@@ -208,23 +216,23 @@ def test_a_web_page_cannot_write(watch, body, headers):
         (None, {"origin": "https://evil.example"}),
     ],
 )
-def test_a_web_page_cannot_read(watch, path, token, headers):
+def test_a_web_page_cannot_read(shared_watch, path, token, headers):
     from urllib.parse import quote
 
-    status, said = watch.get(f"{path}?token={quote(watch.token if token is None else token)}", **headers)
+    status, said = shared_watch.get(f"{path}?token={quote(shared_watch.token if token is None else token)}", **headers)
     assert status == 403
-    assert watch.token not in said
+    assert shared_watch.token not in said
 
 
-def test_the_page_allows_nothing_but_its_own_stream(watch):
+def test_the_page_allows_nothing_but_its_own_stream(shared_watch):
     import urllib.request
 
-    with urllib.request.urlopen(watch.url) as answer:
+    with urllib.request.urlopen(shared_watch.url) as answer:
         text = answer.read().decode()
         headers = answer.headers
     assert "default-src 'none'; script-src 'sha256-" in text
     assert "connect-src 'self'" in text
-    assert watch.token not in text
+    assert shared_watch.token not in text
     assert headers["cache-control"] == "no-store"
     assert headers["referrer-policy"] == "no-referrer"
     assert headers["x-frame-options"] == "DENY"
@@ -232,10 +240,10 @@ def test_the_page_allows_nothing_but_its_own_stream(watch):
     assert "access-control-allow-origin" not in headers
 
 
-def test_other_methods_and_paths_do_not_exist(watch):
-    assert watch.get("/v1/traces")[0] == 405
-    assert watch.get("/../../etc/passwd")[0] == 404
-    assert watch.post("/", b"{}", JSON)[0] == 405
+def test_other_methods_and_paths_do_not_exist(shared_watch):
+    assert shared_watch.get("/v1/traces")[0] == 405
+    assert shared_watch.get("/../../etc/passwd")[0] == 404
+    assert shared_watch.post("/", b"{}", JSON)[0] == 405
 
 
 async def test_on_another_address_senders_need_the_token(body):
