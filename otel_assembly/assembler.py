@@ -415,8 +415,7 @@ class Assembler:
                     await self._apply(assembly, policy, step)
                 if step.overflow is not None and (record.overflow is None or step.overflow.unit == "tokens"):
                     record.overflow = step.overflow
-            source = record.ledger_input
-            is_current = not source.given or record.ledger.verify(source, record.numbered_out, record.view_out)
+            is_current = self._is_current(record)
             if is_current and record.context.stream is not None:
                 await self._notify_observers(assembly, recording)
         finally:
@@ -425,6 +424,11 @@ class Assembler:
         if recording.measured:
             await count_estimates(record.view_out, record.meter, in_place=assembly.in_place)
         return is_current
+
+    def _is_current(self, record: Record) -> bool:
+        """Return whether all messages to send have the content that the policies decided on."""
+        source = record.ledger_input
+        return not source.given or record.ledger.verify(source, record.numbered_out, record.view_out)
 
     async def _apply(self, assembly: OpenAssembly, policy: AssemblyPolicy, step: Step) -> None:
         """Apply one policy.

@@ -7,7 +7,15 @@ import random
 import pytest
 from counting import WordCounter
 
-from otel_assembly import Assembler, BudgetPolicy, Context, ConversationPolicy, SlidingWindowPolicy
+from otel_assembly import (
+    Assembler,
+    BudgetPolicy,
+    Context,
+    ContextAssembler,
+    ConversationPolicy,
+    SlidingWindowPolicy,
+    Task,
+)
 
 LENGTH = 1_500
 #: Assemblies after which the rotation of 256 messages has seen all of them.
@@ -111,3 +119,33 @@ def test_copies_of_messages_with_another_field_continue_the_list():
         assembly = own.assemble_sync([], events, context)
         offered.append((assembly.turn, assembly.items))
     assert offered == [(turn, [str(item) for item in range(2 * turn + 2)]) for turn in range(4)]
+
+
+@pytest.mark.parametrize("order", ["attention", "cache"])
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_context_assembler_sends_what_it_would_send_in_a_new_conversation(seed, order):
+    r = random.Random(seed)
+    events, context = messages(LENGTH), Context(conversation_id=f"tasks {seed} {order}")
+
+    def built():
+        return ContextAssembler(
+            system="Be brief.",
+            window=1_200,
+            output_reserve=200,
+            scopes=lambda user, task: {"all"},
+            order=order,
+            step_tokens=0,
+            counter=WordCounter(),
+        )
+
+    own = built()
+    for _ in range(8):
+        next_turn(events)
+        for _ in range(r.randint(0, 3)):
+            event = events[r.randrange(LENGTH - 300, len(events))]
+            event["content"] = r.choice((event["content"] + " and more", "[truncated]", "word " * 30))
+        task = Task("now " * r.choice((2, 700)), recent=events)
+        here = await own.assemble(task, user="ada", context=context)
+        there = await built().assemble(task, user="ada")
+        assert here.messages == there.messages
+        assert here.allocation.used == there.allocation.used <= 1_000

@@ -31,15 +31,18 @@ from otel_assembly.messages.provider_rules import rules_for
 from otel_assembly.policies.base import REDUCTION, DecidingPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from otel_assembly.assembly import Assembly
     from otel_assembly.budget.allocation import Allocation, DecidedBlock
     from otel_assembly.budget.compaction import Compactors
     from otel_assembly.budget.ordering import Order
+    from otel_assembly.chain.open_assembly import OpenAssembly
     from otel_assembly.context import Context
     from otel_assembly.decision import BudgetReport
     from otel_assembly.errors import SourceFailedError
     from otel_assembly.ledger.ledger import Ledger
+    from otel_assembly.ledger.record import Record
     from otel_assembly.messages.provider_rules import ClientRules
     from otel_assembly.tokens import TokenCounter, TokenMeter
 
@@ -51,11 +54,13 @@ class BlockSession:
     Attributes:
         layout: The blocks, and the positions of their items among the assembly's events.
         cache: Texts of the conversation that were shortened on earlier turns.
+        lay_out: Creates the layout again, after a turn was changed in place.
         result: The allocation and the ordered prompt; None until the policy has run.
     """
 
     layout: Layout
     cache: CompactionResults
+    lay_out: Callable[[], Layout]
     result: tuple[Allocation, OrderedPrompt] | None = None
 
 
@@ -296,6 +301,22 @@ class BlockAssembler(Assembler):
         turns = session.layout.turns if session is not None else None
         if turns is not None:
             await arrive(turns, meter, in_place=in_place)
+
+    def _is_current(self, record: Record) -> bool:
+        session = block_session.get()
+        if session is None or session.result is None:
+            return True
+        decided = session.result[0].decided
+        return session.layout.is_current({block.read.block.name: _runs(block.outcome.kept) for block in decided})
+
+    async def _start_again(
+        self, assembly: OpenAssembly, prompts: Sequence[str], events: Sequence[Any], context: Context
+    ) -> Assembly:
+        session = block_session.get()
+        if session is not None:
+            session.layout, session.result = session.lay_out(), None
+            events = session.layout.events
+        return await super()._start_again(assembly, prompts, events, context)
 
     def record_failures(self, failures: Sequence[SourceFailedError], context: Context) -> None:
         """Record failed sources, with the type of each error."""

@@ -9,6 +9,7 @@ each item was kept or dropped. After the answer, new memories may be stored.
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.arguments import OnError, function, items_of_type, of_type, one_of, several
@@ -278,11 +279,11 @@ class ContextAssembler:
             raise
         self._assembler.record_failures(gathered.failures, context)
         cache = self._assembler.cache_of(context)
-        layout = self._layout(task, gathered, cache.events)
-        session = BlockSession(layout, cache.compactions)
+        lay_out = partial(self._layout, task, gathered, cache.events)
+        session = BlockSession(lay_out(), cache.compactions, lay_out)
         token = block_session.set(session)
         try:
-            assembly = await self._assembler.assemble([], layout.events, context)
+            assembly = await self._assembler.assemble([], session.layout.events, context)
         except PolicyFailedError as failed:  # the policy's own error names the block and the fix
             if isinstance(failed.__cause__, AssemblyError):
                 raise failed.__cause__ from None

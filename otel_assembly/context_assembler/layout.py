@@ -66,6 +66,7 @@ class Layout:
     ) -> None:
         self.blocks = [block for block in blocks if block.items]
         self._turns = turns
+        self._turn_log = previous.turns
         parts: list[Part] = []
         self.places: dict[str, Sequence[int]] = {}
         previous_others = dict(previous.others)
@@ -119,12 +120,21 @@ class Layout:
         """
         if self._turns is None:
             return not any(item.echo for block in self.blocks for item in block.items)
-        if not self._turns[0].view.history.echoes:
-            return True
-        runs = [
-            (start + low, start + high) for name, start in self._turns[1].items() for low, high in kept.get(name, ())
-        ]
-        return echoes_stand(self._turns[0].view.history, sorted(runs))
+        history = self._turns[0].view.history
+        return not history.echoes or echoes_stand(history, self._turn_runs(kept))
+
+    def is_current(self, kept: Mapping[str, Sequence[Run]]) -> bool:
+        """Return whether the kept turns have the content that the allocator decided on.
+
+        Args:
+            kept: The ranges of kept items, by the block's name.
+        """
+        return self._turns is None or self._turn_log.verify(self._turns[0], self._turn_runs(kept))
+
+    def _turn_runs(self, kept: Mapping[str, Sequence[Run]]) -> list[Run]:
+        """Return the ranges of kept turns in the conversation, ascending."""
+        starts = self._turns[1] if self._turns is not None else {}
+        return sorted((start + low, start + high) for name, start in starts.items() for low, high in kept.get(name, ()))
 
 
 class _WholeBlock(ReadBlock):

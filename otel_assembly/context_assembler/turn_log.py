@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import compress
+from itertools import chain, compress, starmap
 from operator import is_, is_not
 from typing import TYPE_CHECKING, Any, Final, overload
 
@@ -26,6 +26,7 @@ from otel_assembly.context_assembler.turns import STEP
 from otel_assembly.events import Event
 from otel_assembly.history.history import ListHistory
 from otel_assembly.history.tool_pairs import ORPHAN, RESPONSE, Pairing
+from otel_assembly.matching.rotation import ComparedMessages, Rotation, is_long
 from otel_assembly.messages.content_snapshot import contents, copied, equal, readable
 from otel_assembly.messages.event_facts import EventFacts, describe
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from otel_assembly.budget.measure import Measure
     from otel_assembly.decision import DecisionReason
     from otel_assembly.history.history import History
-    from otel_assembly.history.view import View
+    from otel_assembly.history.view import Run, View
 
 #: The module of the event types whose objects are immutable, so that their content need not be compared.
 _IMMUTABLE: Final = Event.__module__
@@ -61,6 +62,7 @@ class Turns:
             `in_steps`.
         pending: The atoms with a pending tool call, which are in no step.
         step_bytes: The size of a step in bytes; 0 if turns are not grouped.
+        compared: The turns whose content was compared with the content that was read.
     """
 
     view: View
@@ -71,6 +73,7 @@ class Turns:
     grouped: int
     pending: frozenset[int]
     step_bytes: int
+    compared: ComparedMessages
 
     @property
     def items(self) -> TurnItems:
@@ -154,6 +157,9 @@ class TurnLog:
         #: The atoms with a pending tool call, which are not grouped into steps.
         self._pending: set[int] = set()
         self._changes = 0
+        #: The turns that the previous task sent, as ascending ranges.
+        self._sent: Sequence[Run] = ()
+        self._rotation = Rotation()
 
     def take(self, examples: Sequence[EventFacts], older: Sequence[Any], recent: Sequence[Any]) -> Turns | None:
         """Read the facts of the new turns, and return all turns of the conversation.
@@ -171,13 +177,16 @@ class TurnLog:
             DescribeError: A turn has an unregistered type.
         """
         source = recent.history if isinstance(recent, HistoryTurns) and not older else None
+        compared = ComparedMessages()
         with self._lock:
             if source is not None and source is self._source and len(recent) >= len(self._turns):
                 new = source.events[len(self._turns) : len(recent)]
             else:
                 turns = [*older, *recent]
-                if not self._continues(turns):
+                found = self._compared(turns)
+                if found is None:
                     self._begin()
+                compared = found or compared
                 new = turns[len(self._turns) :]
             if new and not self._read(new, examples):
                 return None
@@ -196,7 +205,44 @@ class TurnLog:
                 self._grouped,
                 frozenset(self._pending),
                 self._step_bytes,
+                compared,
             )
+
+    def verify(self, turns: Turns, sent: Sequence[Run]) -> bool:
+        """Return whether the turns to send, and the atom in front of them, have the content that was read.
+
+        If not, the log is cleared, so that all turns are read again.
+
+        Args:
+            turns: The turns of this task.
+            sent: The ranges of turns to send, ascending.
+        """
+        with self._lock:
+            if turns.known is not self._items:  # a concurrent task of the conversation has other turns
+                return True
+            self._sent = sent
+            if not turns.compared.start or not sent:
+                return True
+            start = sent[-1][0]
+            atom = self._history.atom(start - 1) if start else 0
+            rest = turns.compared.others([*range(atom, start), *chain.from_iterable(starmap(range, sent))])
+            now, then = ([*map(items.__getitem__, rest)] for items in (self._turns, self._contents))
+            if equal(then, contents(now)):
+                return True
+            self._begin()
+            return False
+
+    def _compared(self, turns: list[Any]) -> ComparedMessages | None:
+        """Compare the known turns with the first of `turns`, and return which were compared; None if one changed."""
+        known = len(self._turns)
+        if is_long(known) and self._sent and equal(turns[:known], self._turns):
+            *before, (start, _) = self._sent
+            sent = [*chain.from_iterable(starmap(range, before))]
+            compared = self._rotation.choose(self._history.atom(start - 1) if start else 0, sent)
+            now, then, read = (compared.of(items, known) for items in (turns, self._turns, self._contents))
+            if all(map(is_, now, then)) and _are_readable(now):
+                return compared if equal(read, contents(now)) else None
+        return ComparedMessages() if self._continues(turns) else None
 
     def _continues(self, turns: list[Any]) -> bool:
         """Return whether the known turns are at the beginning of `turns` and their content did not change."""
@@ -204,8 +250,7 @@ class TurnLog:
         first = turns[:known]
         if len(first) < known or not all(map(is_, map(type, first), map(type, self._turns))):
             return False
-        by_type = dict(zip(map(type, first), first, strict=True))
-        if not readable([event for kind, event in by_type.items() if kind.__module__ != _IMMUTABLE]):
+        if not _are_readable(first):
             return False
         if not equal(self._contents, contents(first)):
             return False
@@ -461,6 +506,12 @@ class TurnsBlock(ReadBlock):
 
     def cost(self, excluded: Collection[int]) -> int:
         return self.whole().tokens - self.tokens(list(excluded))
+
+
+def _are_readable(turns: Sequence[Any]) -> bool:
+    """Return whether it is known which content ``describe()`` reads of all these turns."""
+    by_type = dict(zip(map(type, turns), turns, strict=True))
+    return readable([turn for kind, turn in by_type.items() if kind.__module__ != _IMMUTABLE])
 
 
 def _holds(positions: Sequence[int], position: int) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from bisect import bisect_left
 from itertools import chain, islice, starmap
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
@@ -25,11 +24,11 @@ from otel_assembly.history.view import Run, View, difference, intersection, is_i
 from otel_assembly.ledger.made_items import Leaves, changed_created_items, created_by, created_ids
 from otel_assembly.ledger.rearranged import known_ids, number_read_events, replace_copies, unchanged_exported
 from otel_assembly.ledger.snapshot import FIRST_MADE, ItemIds, LedgerInput, NumberedHistory, PendingUsage, Snapshot
+from otel_assembly.matching.rotation import ComparedMessages, Rotation, is_long
 from otel_assembly.messages.content_snapshot import DescribedEvent, DescribedEvents, contents, equal, may_change
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from collections.abc import Set as AbstractSet
 
     from otel_assembly._internal.slices import Slices
     from otel_assembly.context import Context
@@ -50,10 +49,6 @@ CONVERSATIONS: Final = 10_000
 RECORDERS: Final = 32
 #: The number of messages whose contents are compared in one slice.
 _COMPARED: Final = 2_048
-#: Up to this length, all messages of a list are compared with their contents at each assembly.
-_COMPARED_WHOLE: Final = 1_024
-#: The number of older messages of a longer list that are compared at each assembly, in rotation.
-_BLOCK: Final = 256
 
 #: The name and the generation of a token counter. If one of them changes, all token counts may change.
 CountedBy: TypeAlias = tuple[str, int]
@@ -96,10 +91,9 @@ class Ledger:
         self._may_change = False
         #: The content of each message of the last list when it was read.
         self._contents: list[Any] = []
-        #: The messages that were compared in this turn: all from a position on, and some positions in front of it.
-        self._checked: tuple[int, AbstractSet[int]] = (0, frozenset())
-        #: The position at which the next rotating block of compared messages starts.
-        self._block = 0
+        #: The messages that were compared in this turn.
+        self._compared = ComparedMessages()
+        self._rotation = Rotation()
         #: Whether all messages of the next list are compared.
         self._compares_all = False
         #: The last stable prefix that was hashed: its prompts, its events and the state of the hash.
@@ -349,19 +343,15 @@ class Ledger:
     def _is_current(self, events: list[Any], known: int) -> bool:
         """Return True if the messages that are compared in this turn have the content that was read.
 
-        Up to `_COMPARED_WHOLE` messages, all are compared. Of a longer list, these are compared: the messages that the
-        previous assembly sent, the atom in front of them (its size decides the cut), all later messages, and a block of
-        the others, in rotation.
+        Of a long list, these are compared: the messages that the previous assembly sent, the atom in front of them (its
+        size decides the cut), all later messages, and a block of the others, in rotation.
         """
-        start, sent, block = 0, list[int](), range(0)
-        if known > _COMPARED_WHOLE and not self._compares_all:
-            start, sent, block = self._compared_from(cast("NumberedHistory", self._numbered))
-        self._compares_all, self._checked = False, (start, {*sent, *block})
-
-        def compared(items: list[Any]) -> list[Any]:
-            return items[start:known] + items[block.start : block.stop] + list(map(items.__getitem__, sent))
-
-        return self._have_content(compared(events), compared(self._last_list), compared(self._contents))
+        if is_long(known) and not self._compares_all:
+            compared = self._to_compare(cast("NumberedHistory", self._numbered))
+        else:
+            compared = ComparedMessages()
+        self._compares_all, self._compared = False, compared
+        return self._have_content(*(compared.of(items, known) for items in (events, self._last_list, self._contents)))
 
     def _have_content(self, events: list[Any], previous: list[Any], read: list[Any]) -> bool:
         """Return True if messages are the previous objects, and have the content that was read.
@@ -372,8 +362,8 @@ class Ledger:
             return False
         return not self._may_change or equal(read, contents(events))
 
-    def _compared_from(self, numbered: NumberedHistory) -> tuple[int, list[int], range]:
-        """Return which messages are compared: from which position on, which sent ones, and which block before it."""
+    def _to_compare(self, numbered: NumberedHistory) -> ComparedMessages:
+        """Return the messages of a long list that are compared."""
         start, sent, last = len(numbered.history.events), list[int](), self.last
         if last is not None and last.kept.length:
             if last.numbered is numbered:
@@ -382,10 +372,7 @@ class Ledger:
             else:
                 sent += numbered.item_ids.find(last.numbered.of(last.kept))
                 start = to_runs(sent)[-1][0] if sent else start
-        start = numbered.history.atom(start - 1) if start else 0
-        block = range(self._block if self._block < start else 0, start)[:_BLOCK]
-        self._block = block.stop
-        return start, sent[: bisect_left(sent, start)], block
+        return self._rotation.choose(numbered.history.atom(start - 1) if start else 0, sent)
 
     def verify(self, source: LedgerInput, sent: NumberedHistory, view: View) -> bool:
         """Return True if the messages to send, and the atom in front of the cut, have the content that was read.
@@ -398,7 +385,7 @@ class Ledger:
             sent: The history of the output, with its item ids.
             view: The events of the output.
         """
-        start, compared = self._checked
+        start = self._compared.start
         if not start or not view or source.given is not self._last_list:
             return True
         first, front = view.newest_run()
@@ -406,7 +393,7 @@ class Ledger:
         positions = (*front.all_positions(), *range(unit, start))
         if sent is not source.numbered:
             positions = tuple(source.numbered.item_ids.find(sent.of(view)))
-        rest = [position for position in positions if position < start and position not in compared]
+        rest = self._compared.others(positions)
         if not rest:
             return True
         previous, read = (list(map(items.__getitem__, rest)) for items in (self._last_list, self._contents))

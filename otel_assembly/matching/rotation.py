@@ -1,0 +1,68 @@
+"""Which messages of a list are compared with the content that was read: all, or of a long list those that matter.
+
+See ``docs/decisions/0055-of-a-long-list-the-sent-messages-are-compared-and-the-rest-in-rotation.md``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Up to this length, all messages of a list are compared at each assembly.
+_COMPARED_WHOLE: Final = 1_024
+#: The number of older messages of a longer list that are compared at each assembly, in rotation.
+_BLOCK: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedMessages:
+    """The messages of one assembly's input that are compared.
+
+    Attributes:
+        start: All messages from this position on are compared.
+        block: The positions in front of `start` whose turn it is.
+        sent: Further positions in front of `start`, ascending: messages that the previous assembly sent.
+    """
+
+    start: int = 0
+    block: range = range(0)
+    sent: Sequence[int] = ()
+
+    def of(self, items: list[Any], stop: int) -> list[Any]:
+        """Return the items, one for each message, of the compared messages in front of the position `stop`."""
+        older = items[self.block.start : self.block.stop]
+        return items[self.start : stop] + older + [*map(items.__getitem__, self.sent)]
+
+    def others(self, positions: Sequence[int]) -> list[int]:
+        """Return those of the positions whose messages are not compared."""
+        start, block, sent = self.start, self.block, {*self.sent}
+        return [at for at in positions if at < start and at not in block and at not in sent]
+
+
+class Rotation:
+    """Chooses the messages that are compared, one block of the older messages after the other."""
+
+    __slots__ = ("_next",)
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def choose(self, start: int, sent: Sequence[int]) -> ComparedMessages:
+        """Return the messages that are compared at the next assembly.
+
+        Args:
+            start: The position from which on all are compared.
+            sent: The positions of sent messages, ascending.
+        """
+        block = range(self._next if self._next < start else 0, start)[:_BLOCK]
+        self._next = block.stop
+        return ComparedMessages(start, block, sent[: bisect_left(sent, start)])
+
+
+def is_long(messages: int) -> bool:
+    """Return True if a list has so many messages that not all are compared."""
+    return messages > _COMPARED_WHOLE
