@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Self
 
 from benchmarks.harness import Size, Table, Timing, race
-from benchmarks.telemetry import recording
+from benchmarks.telemetry import Watch, recording
 from otel_assembly import (
     Agent,
     AlertPolicy,
@@ -26,7 +26,7 @@ from otel_assembly import (
 from otel_assembly.recorder import NullRecorder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from otel_assembly.assembly import Assembly
     from otel_assembly.recorder import Recorder
@@ -45,6 +45,7 @@ FASTEST_OF = 20
 FLOOR = "floor: a loop by hand"
 OURS = "Agent.ask"
 RECORDED = "Agent.ask, SDK, recording, with metrics"
+BY_HAND = "the same spans and points by hand"
 OVER_FLOOR = "Agent.ask − floor"
 OWN = "Agent.ask − model − assembly"
 LOOP = "Agent.ask − model − assembly − history"
@@ -167,6 +168,7 @@ async def report(size: Size) -> list[Table]:
             table.put(row, timing)
     table.notes += [
         "Only one row records, its assemblies. A turn is one call of the model; all but an ask's last call the tool.",
+        "By hand, the SDK alone creates the same spans and metric points, with precomputed arguments.",
         "The floor checks no argument, holds no time-out, asks no guard, and hands on no event.",
         "What a history reads of each event as it arrives, the assembly of a plain list reads itself.",
     ]
@@ -178,13 +180,14 @@ async def _raced(calls: int, asks: int) -> dict[str, Timing]:
     agent = Agent("bench", SYSTEM, _Model(calls), [temperature], assembly=_chain())
     recorded = Agent("bench", SYSTEM, _Model(calls), [temperature], assembly=_chain(recording()))
     timed = Agent("bench", SYSTEM, _Model(calls, clock), [temperature], assembly=_Timed(clock))
+    spans_by_hand = await _spans_by_hand(calls)
     by_hand = _ByHand(_Model(calls), _chain(), [tool.definition for tool in agent.tools.values()])
     asking: dict[str, Any] = {}
     spent: list[float] = []
     reading: list[float] = []
 
     def begun(row: str, value: int) -> str:
-        if value % FASTEST_OF == 0:
+        if value % FASTEST_OF == 0 and row != BY_HAND:
             asking[row] = {
                 FLOOR: by_hand.force_span,
                 OURS: agent.open_session,
@@ -211,7 +214,7 @@ async def _raced(calls: int, asks: int) -> dict[str, Timing]:
         reading.append(clock.reading)
 
     found = await race(
-        {FLOOR: floor, OURS: ours, RECORDED: with_record, TIMED: with_clocks},
+        {FLOOR: floor, OURS: ours, RECORDED: with_record, BY_HAND: spans_by_hand, TIMED: with_clocks},
         asks,
         floor=FLOOR,
         before=begun,
@@ -227,10 +230,22 @@ async def _raced(calls: int, asks: int) -> dict[str, Timing]:
         FLOOR: Timing(floors),
         OURS: Timing(asked, floors),
         RECORDED: Timing(_a_turn(found[RECORDED].taken, turns), floors),
+        BY_HAND: Timing(_a_turn(found[BY_HAND].taken, turns)),
         OVER_FLOOR: Timing(_without(asked, floors)),
         OWN: Timing(own),
         LOOP: Timing(_without(own, histories)),
     }
+
+
+async def _spans_by_hand(calls: int) -> Callable[[Any], None]:
+    """What creates the spans and points of an ask's recorded assemblies through the SDK alone."""
+    watch = Watch()
+    agent = Agent("bench", SYSTEM, _Model(calls), [temperature], assembly=_chain(watch.recorder))
+    session = agent.open_session()
+    for day in range(4):
+        watch.forget()
+        await session.ask(f"What about day {day}?")
+    return watch.by_hand()
 
 
 def _a_turn(taken: Sequence[float], turns: int) -> list[float]:

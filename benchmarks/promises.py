@@ -115,11 +115,14 @@ def _promises(found: _Found) -> list[Promise]:
     lists = zip(flat, found.means("turns", LISTED), found.means("turns", COMPARED), strict=False)
     stalls = [cell for cells in found.rows("stalls").values() for cell in _numbers(cells[:4])]
     rows = {name: cells for name, cells in found.rows("conversations").items() if "first" not in name}
-    agents = zip(
-        found.means("agent", "Agent.ask, SDK, recording, with metrics"),
-        found.means("agent", "Agent.ask"),
-        strict=False,
-    )
+    agents = [
+        *zip(
+            found.means("agent", "Agent.ask, SDK, recording, with metrics"),
+            found.means("agent", "Agent.ask"),
+            found.means("agent", "the same spans and points by hand"),
+            strict=False,
+        )
+    ]
     fastest, who = _fastest(found)
     return [
         *(
@@ -161,8 +164,15 @@ def _promises(found: _Found) -> list[Promise]:
         Promise(
             f"a recorded turn of Agent ÷ a silent one, at {' · '.join(found.columns('agent'))}",
             1.8,
-            [recorded / silent for recorded, silent in agents],
-            "a silent turn is short; a recorded one adds the SDK's time for two spans and the points of the metrics",
+            [recorded / silent for recorded, silent, _ in agents],
+            "a silent turn is short, and the SDK alone takes about as long for the spans and points of a turn: with "
+            f"nothing else, the ratio is {' · '.join(f'{1 + by_hand / silent:.2f}' for _, silent, by_hand in agents)}",
+        ),
+        Promise(
+            f"(recorded − silent) ÷ by hand, a turn of Agent, at {' · '.join(found.columns('agent'))}",
+            1.6,
+            [(recorded - silent) / by_hand for recorded, silent, by_hand in agents],
+            "as for a turn of the engine alone",
         ),
         Promise(
             "observed reducers ÷ by hand, without scattered filters, the least and the most",
