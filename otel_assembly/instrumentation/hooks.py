@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass
@@ -161,11 +162,28 @@ def in_class(
 
 def installed(requirements: Iterable[str]) -> tuple[str, str] | None:
     """Return name and version of the first required distribution that is installed, even in an unsupported version."""
+    path = tuple(sys.path)
     for text in requirements:
-        name = Requirement(text).name
+        name = parse_requirement(text).name
         with suppress(metadata.PackageNotFoundError):
-            return name, metadata.version(name)
+            return name, _installed_version(name, path)
     return None
+
+
+@functools.lru_cache(maxsize=256)
+def parse_requirement(text: str) -> Requirement:
+    """Return a requirement that is written as in ``requirements.txt``; it is shared, so it must not be changed."""
+    return Requirement(text)
+
+
+@functools.lru_cache(maxsize=256)
+def _installed_version(name: str, path: tuple[str, ...]) -> str:
+    """Return a distribution's version on this `sys.path`.
+
+    `importlib.metadata` parses the whole metadata file, with the description, which takes 2 ms. The cache has no
+    distributions that are not installed, so that an installation in a notebook is noticed.
+    """
+    return metadata.version(name)
 
 
 def is_shadowed(distribution: str, module: ModuleType) -> bool:

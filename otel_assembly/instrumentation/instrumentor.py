@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from opentelemetry.instrumentation.instrumentor import (  # type: ignore[attr-defined]  # the module is not typed
     BaseInstrumentor,
 )
-from packaging.requirements import Requirement
 from wrapt import register_post_import_hook
 
 from otel_assembly._internal.lazy_imports import LazyModule
 from otel_assembly.errors import ConfigurationError
-from otel_assembly.instrumentation.hooks import HookState, SubclassHook, find, installed, is_shadowed
+from otel_assembly.instrumentation.hooks import HookState, SubclassHook, find, installed, is_shadowed, parse_requirement
 from otel_assembly.instrumentation.instrumented import OPEN_INSTRUMENTATIONS, Instrumentation
 from otel_assembly.instrumentation.uncaptured import WATCH
 
@@ -94,7 +93,7 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
         return [
             requirement
             for requirement in self.requires
-            if distribution is not None and Requirement(requirement).name == distribution[0]
+            if distribution is not None and parse_requirement(requirement).name == distribution[0]
         ] or self.requires
 
     @property
@@ -102,6 +101,17 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
         """The installed version of the framework; None if it is not installed."""
         distribution = installed(self.requires)
         return distribution[1] if distribution is not None else None
+
+    def _check_dependency_conflicts(self) -> Any:
+        """Return the conflict between the requirements and the installed versions; None if there is none.
+
+        OpenTelemetry parses the distribution's metadata at each check, so that it is asked only to describe a conflict.
+        """
+        for text in self.instrumentation_dependencies():
+            distribution = installed((text,))
+            if distribution is None or not parse_requirement(text).specifier.contains(distribution[1]):
+                return super()._check_dependency_conflicts()
+        return None
 
     @property
     def states(self) -> Mapping[str, HookState]:

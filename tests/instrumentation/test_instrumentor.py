@@ -303,6 +303,19 @@ def test_a_version_that_is_not_taken_on_is_left_alone_with_a_warning(framework, 
     assert "pretend is not instrumented" in caplog.text
 
 
+def test_instrumenting_again_parses_no_metadata_of_a_distribution(framework, monkeypatch, pretend):
+    """A parse takes milliseconds, and programs instrument and uninstrument in each of their tests."""
+    monkeypatch.setattr(PretendInstrumentor, "requires", ("pydantic >= 2",))
+    pretend.instrument()
+    assert hasattr(framework().trim, "__wrapped__")
+    pretend.uninstrument()
+    parsed = []
+    monkeypatch.setattr("email.message_from_string", parsed.append)
+    pretend.instrument()
+    assert hasattr(framework().trim, "__wrapped__")
+    assert not parsed
+
+
 def test_nobody_listens_nothing_is_opened(framework, pretend):
     pretend.instrument()
     buffer = framework().Buffer()
