@@ -211,11 +211,13 @@ class Ledger:
             DescribeError: An event of a list cannot be read; the ledger does not change.
         """
         with self.lock:
+            if type(events) is list:
+                return _result_of(self._open_list(events))
             if isinstance(events, History):
                 return self._open_history(events)
             if isinstance(events, ReadEvents):
                 return self._open_read(events)
-            return _result_of(self._open_list(events if type(events) is list else list(events)))
+            return _result_of(self._open_list(list(events)))
 
     async def open_in_slices(self, events: Sequence[Any]) -> LedgerInput:
         """Read an assembly's input as `open` does, and let the event loop run after each slice of a long list.

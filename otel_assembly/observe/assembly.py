@@ -299,10 +299,13 @@ class ObservedStep:
                 does, unless the framework states a number of dropped events.
             of_prompt: Whether the limit includes the system prompts and the tools.
         """
+        known = self.report
         self.record(
-            replace(
-                self.report,
+            StepReport(
+                known.policy,
                 after=events,
+                kind=known.kind,
+                config=known.config,
                 prompts=prompts,
                 reason=reason,
                 verdicts=verdicts,

@@ -133,6 +133,7 @@ class ObservedAssembler:
         self._recorder = recorder
         self._counter = counter
         self._meters: Registry[tuple[ClientRules, str], TokenMeter] = Registry(_MODELS)
+        self._last_meter: tuple[tuple[str | None, ClientRules | None], TokenMeter] | None = None
         self.forget()
 
     def forget(self) -> None:
@@ -279,13 +280,17 @@ class ObservedAssembler:
             model: The model's name.
             client: What its client adds to messages; None if only the model's name is known.
         """
-        rules = client or rules_of_unknown_client(model)
+        arguments = model, client
+        if self._last_meter is None or self._last_meter[0] != arguments:
+            rules = client or rules_of_unknown_client(model)
 
-        def create() -> TokenMeter:
-            counter = self._counter or counter_for(model)
-            return TokenMeter(counter, MessageFraming().for_client(rules, counter.count))
+            def create() -> TokenMeter:
+                counter = self._counter or counter_for(model)
+                return TokenMeter(counter, MessageFraming().for_client(rules, counter.count))
 
-        return self._meters.of((rules, model if isinstance(model, str) else f"{model}"), create)
+            meter = self._meters.of((rules, model if isinstance(model, str) else f"{model}"), create)
+            self._last_meter = arguments, meter
+        return self._last_meter[1]
 
     def preload_counter(self) -> None:
         """Start to load the default token counter, because the framework is installed and will probably be used."""
