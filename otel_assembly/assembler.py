@@ -129,7 +129,7 @@ class Assembler:
         self._counter = counter
         self._recorder = recorder
         self._ledgers = Ledgers()
-        self._meters: Registry[str, TokenMeter] = Registry(_METERS)
+        self._meters: Registry[tuple[ClientRules, str | None], TokenMeter] = Registry(_METERS)
         self._last_meter: tuple[tuple[str | None, ClientRules | None], TokenMeter] | None = None
         for warning in validate_order(self.policies):
             logger.warning("assembly policy ordering: %s", warning)
@@ -206,7 +206,8 @@ class Assembler:
         Args:
             prompts: The system-level texts in front of the events.
             events: A `History`, or a list of events of any registered types. This argument is not changed.
-            context: The properties of the run, for the policies. None: an empty `Context`.
+            context: The properties of the run, for the policies. None: an empty `Context`. If `events` is a list, the
+                context identifies its conversation, so that without a context each call is a first turn.
 
         Raises:
             HaltedError: The conversation is halted, or this assembly halted it, and `on_halt` is ``raise``; or a policy
@@ -261,10 +262,11 @@ class Assembler:
         source = ledger.open_in_place(events) if in_place else await ledger.open_in_slices(events)
         if context.conversation_id is not None:
             self._ledgers.weigh(ledger, context, (type(self), self.name), recorder)
-        self._check_input(source, ledger, model)
+        self._check_parts(source.view.history)
+        self._calibrate(ledger, source, model)
         await self._arrive(source.view, meter, in_place=in_place)
         recording = recorder.begin(self.name, model, run_context, started_ns)
-        for guard in guards[1:]:
+        for guard in guards[1:]:  # a halt by this guard is recorded on the span of this assembly, too
             guard.last, guard.identity = conversation.guard.last, conversation.guard.identity
         watch = recording.watch if recording is not None else None
         record = Record(
@@ -298,13 +300,10 @@ class Assembler:
             listener(made)
         return made
 
-    def _check_input(self, source: LedgerInput, ledger: Ledger, model: str | None) -> None:
-        """Refuse unknown parts if `strict` is set, and calibrate the counter with a response's billed tokens."""
-        history = source.view.history
+    def _check_parts(self, history: History) -> None:
+        """Raise `DescribeError` if `strict` is set and an event has a part of an unknown type."""
         if self.strict and history.unknown is not None:
             raise unknown_part_error(*history.unknown)
-        if history.billed is not None:
-            self._calibrate(history.billed, ledger, source, model)
 
     async def _start_again(
         self, assembly: OpenAssembly, prompts: Sequence[str], events: Sequence[Any], context: Context
@@ -373,7 +372,7 @@ class Assembler:
         return has_compacted
 
     async def _arrive(self, view: View, meter: TokenMeter, *, in_place: bool) -> None:
-        """Count the tokens of new events."""
+        """Count the tokens of new events; a `ContextAssembler` counts only new turns here."""
         await arrive(view, meter, in_place=in_place)
 
     def _ledger(self, events: Sequence[Any], context: Context) -> Ledger:
@@ -387,7 +386,7 @@ class Assembler:
         if self._last_meter is None or self._last_meter[0] != arguments:
             rules = client or rules_of_unknown_client(model)
             counter = self._counter
-            key = f"{rules}{'' if counter is not None else model}"
+            key = rules, None if counter is not None else model
             meter = self._meters.of(key, lambda: self._new_meter(counter or counter_for(model), rules))
             self._last_meter = arguments, meter
         return self._last_meter[1]
@@ -445,7 +444,7 @@ class Assembler:
             step.error = error
             if not isinstance(error, Exception):
                 raise
-            if not self._is_skipped(error, policy, step, record):
+            if not self._skips(error, policy, step, record):
                 if isinstance(error, PolicyError | HaltedError | ContextOverflowError):
                     raise
                 problem = f"raised {type(error).__name__}; its own error is the cause of this one"
@@ -458,11 +457,8 @@ class Assembler:
         if record.halt is not None and self.on_halt == "raise":
             raise HaltedError(record.halt.reason, record.halt.source)
 
-    def _is_skipped(self, error: Exception, policy: AssemblyPolicy, step: Step, record: Record) -> bool:
-        """Return whether the chain continues without the policy that raised `error`.
-
-        If the error is an exceeded budget, this also records the overflow in the step.
-        """
+    def _skips(self, error: Exception, policy: AssemblyPolicy, step: Step, record: Record) -> bool:
+        """Record a policy's error in its step, and return whether the chain continues without the policy."""
         if isinstance(error, ContextOverflowError):
             step.budget, step.fixed, step.report = error.budget, error.fixed, error.report
             record.overflow = step.overflow = Overflow(error.budget, error.needed, OverflowCause(error.cause))
@@ -474,15 +470,11 @@ class Assembler:
         logger.warning("policy %r (index %d) was skipped: it raised %s", policy.name, step.index, type(error).__name__)
         return True
 
-    def _calibrate(self, billed: tuple[int, int], ledger: Ledger, ledger_input: LedgerInput, model: str | None) -> None:
-        """Report the tokens that the provider billed for the previous prompt, if they were not reported before.
-
-        Args:
-            billed: The position of the newest response with its usage, and the input tokens that were billed for it.
-            ledger: The ledger of the conversation, with the token count of the previous prompt.
-            ledger_input: The input of this assembly.
-            model: The model that was called.
-        """
+    def _calibrate(self, ledger: Ledger, ledger_input: LedgerInput, model: str | None) -> None:
+        """Report the tokens that the provider billed for the previous prompt, if the newest response states them."""
+        billed = ledger_input.view.history.billed  # the response's position, and the input tokens
+        if billed is None:
+            return
         with ledger.lock:
             usage = ledger.pending_usage
             if usage is None or usage.numbered is not ledger_input.numbered or billed[0] < usage.input_end:

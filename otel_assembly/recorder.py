@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from otel_assembly.budget.attempt import Watch
+    from otel_assembly.context import Context
     from otel_assembly.conversation_state import AlertFacts
     from otel_assembly.decision import Overflow
     from otel_assembly.ledger.record import Record
@@ -91,7 +92,11 @@ class PolicyTime(AbstractContextManager[None], Protocol):
 
 
 class Recording(Protocol):
-    """Records one running assembly. No method raises: a failure of telemetry is logged."""
+    """Records one running assembly. No method raises: a failure of telemetry is logged.
+
+    A recording is at one of three levels: the span is sampled (`recorded` and `measured`), only metrics are exported
+    (`measured`), or neither (alerts, overflows and halts are still exported as events).
+    """
 
     #: Whether the assembly's span is recorded.
     recorded: bool
@@ -158,13 +163,15 @@ class Recorder(Protocol):
         """Return whether an OpenTelemetry provider is configured, so that records are exported."""
         ...
 
-    def begin(self, name: str | None, model: str | None, context: Any, started_ns: int) -> Recording | None:
+    def begin(
+        self, name: str | None, model: str | None, context: Context | AgentIdentity, started_ns: int
+    ) -> Recording | None:
         """Start to record an assembly.
 
         Args:
             name: The assembler's name.
             model: The model whose tokens are counted.
-            context: The `Context` of the run.
+            context: The `Context` of the run; of an observed assembly, the agent's identity.
             started_ns: The start time, in nanoseconds since the epoch.
 
         Returns:
@@ -255,7 +262,9 @@ class NullRecorder:
         """Return False."""
         return False
 
-    def begin(self, name: str | None, model: str | None, context: Any, started_ns: int) -> Recording | None:
+    def begin(
+        self, name: str | None, model: str | None, context: Context | AgentIdentity, started_ns: int
+    ) -> Recording | None:
         """Return None: nothing is recorded."""
         return None
 

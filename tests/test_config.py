@@ -172,7 +172,7 @@ def test_a_policy_that_is_not_ours_cannot_be_written():
             return prompts, events
 
     for policy in (Mine(3), Other()):
-        with pytest.raises(ConfigurationError, match=r"'sliding_window' \(index 1\) is not one of ours"):
+        with pytest.raises(ConfigurationError, match=r"'sliding_window' \(index 1\) is not a built-in policy"):
             Assembler([AlertPolicy(), policy]).to_config()
 
 
@@ -336,7 +336,7 @@ def test_a_compactor_made_in_code_has_no_configuration_and_the_one_without_a_mod
     form = plain.to_config()
     assert form["policies"][0]["budget"]["compact"] == "extractive"
     assert shape(Assembler.from_config(form)) == shape(plain)
-    with pytest.raises(ConfigurationError, match=r"'budget' \(index 0\): its 'compact' was made in code"):
+    with pytest.raises(ConfigurationError, match=r"'budget' \(index 0\): its 'compact' is an object of the program"):
         Assembler([BudgetPolicy(8_000, 500, compact=lambda text, target: text[:target])]).to_config()
     with pytest.raises(ConfigurationError, match="compact must be 'extractive' or a function, got 'model'"):
         chain_from_spec("budget:window=8000:output_reserve=0:compact=model")

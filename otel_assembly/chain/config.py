@@ -256,12 +256,14 @@ def _entry_of(policy: AssemblyPolicy, where: str) -> str | dict[str, Any]:
     name = policy.name if type(policy) is POLICIES.get(policy.name) else _import_path(type(policy))
     if name is None:
         raise ConfigurationError(
-            f"{where} is not one of ours, so that no configuration stands for it, nor has its class an import path "
-            "(package.module:Class)"
+            f"{where} is not a built-in policy, and its class has no import path (package.module:Class), so that it "
+            "cannot be written to a configuration"
         )
     in_code = getattr(policy, "only_in_code", "")
     if in_code:
-        raise ConfigurationError(f"{where}: its {in_code!r} was made in code, so that no configuration stands for it")
+        raise ConfigurationError(
+            f"{where}: its {in_code!r} is an object of the program, which no configuration can contain"
+        )
     config = getattr(policy, "config", None) or {}
     parameters = parameters_of(type(policy))
     decides = isinstance(policy, DecidingPolicy)
@@ -270,7 +272,7 @@ def _entry_of(policy: AssemblyPolicy, where: str) -> str | dict[str, Any]:
     missing = [key for key in required if key not in config]
     if missing:
         raise ConfigurationError(
-            f"{where}: its 'config' does not tell {missing[0]!r}, so that no configuration stands for it"
+            f"{where}: its 'config' lacks {missing[0]!r}, so that it cannot be written to a configuration"
         )
     values = {key: config[key] for key in parameters if config.get(key) is not None}
     settings = {key: value.value if isinstance(value, Enum) else value for key, value in values.items()}

@@ -157,8 +157,8 @@ def _warn_of_false_verdict(policy: AssemblyPolicy) -> None:
     if type(policy) not in _warned:
         _warned.add(type(policy))
         logger.warning(
-            "policy %r gave a verdict that its events do not bear out; what left without a true one has the reason "
-            "'policy' (said once for each class)",
+            "policy %r returned a verdict that contradicts its output; events that it dropped without a valid verdict "
+            "have the reason 'policy' (logged once for each class)",
             policy.name,
         )
 

@@ -93,7 +93,7 @@ def before_user(kept: View, fixed: Collection[int] = ()) -> set[int]:
     """
     history, dropped = kept.history, set[int]()
     for position in islice(kept.positions(), leading(kept), None):
-        if opens(kept, position):
+        if may_open_prompt(kept, position):
             break
         if history.kind(position) not in _NEUTRAL:
             dropped.add(position)
@@ -113,7 +113,7 @@ def before_user(kept: View, fixed: Collection[int] = ()) -> set[int]:
     return dropped
 
 
-def opens(view: View, position: int) -> bool:
+def may_open_prompt(view: View, position: int) -> bool:
     """Return True if a prompt may start with an event: a user's request without tool results, or a summary."""
     history = view.history
     kind = history.kind(position)

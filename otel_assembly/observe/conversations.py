@@ -75,7 +75,7 @@ class AssemblyInput(TypedDict, total=False):
         client: What the model's client adds to messages; None if only the model's name is known.
         held_events: How many of the events the provider stores, so that they are not in the request; None if unknown.
         allowed_edits: The kinds of edits that the request allows the provider to make. If there are any,
-            `ObservedAssembly.answered` has to be called.
+            `ObservedAssembly.provider_answered` has to be called.
     """
 
     prompts: Sequence[str]
@@ -90,7 +90,11 @@ class AssemblyInput(TypedDict, total=False):
 
 
 class _ToolContext(Context):
-    """The context of an observed assembly: only its tools are known. The reports of its steps have the halts."""
+    """The context of an observed assembly, which has the tools and no other attribute of a `Context`.
+
+    A framework's own code runs instead of policies, so that nothing reads the others. The reports of the steps have the
+    halts.
+    """
 
     def __init__(self, tools: Sequence[Mapping[str, Any]]) -> None:
         self.tools = tuple(tools)

@@ -25,7 +25,7 @@ from otel_assembly._internal.arguments import whole_number
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Verdict
 from otel_assembly.history.broken_pairs import unpaired
 from otel_assembly.history.edited import EventList
-from otel_assembly.history.first_message import NON_CONVERSATION, before_user, newest_response, opens
+from otel_assembly.history.first_message import NON_CONVERSATION, before_user, may_open_prompt, newest_response
 from otel_assembly.history.history import History, ListHistory
 from otel_assembly.history.tool_pairs import (
     CLOSES,
@@ -356,11 +356,11 @@ def opening_request(view: View, always_kept: Iterable[int]) -> list[int]:
         always_kept: Positions of the events that a policy keeps regardless of its limit.
     """
     history, first = view.history, min(always_kept, default=-1)
-    if first < 0 or opens(view, first):
+    if first < 0 or may_open_prompt(view, first):
         return []
     requests = history.requests.positions
     for index in range(bisect_left(requests, first) - 1, -1, -1):
-        if view.holds(requests[index]) and opens(view, requests[index]):
+        if view.holds(requests[index]) and may_open_prompt(view, requests[index]):
             return [requests[index]]
     return []
 
@@ -375,11 +375,11 @@ def start_with_user(kept: View, verdicts: list[Verdict]) -> tuple[View, list[Ver
     Returns:
         The remaining events, and the verdicts with one more for the events that were dropped here.
     """
-    leading = before_user(kept)
-    if not leading:
+    unwanted = before_user(kept)
+    if not unwanted:
         return kept, verdicts
-    dropped = Verdict(kept.pick_positions(leading), DecisionOutcome.DROPPED, DecisionReason.BEFORE_USER_MESSAGE)
-    runs = to_runs(sorted(map(kept.index_of, leading)))
+    dropped = Verdict(kept.pick_positions(unwanted), DecisionOutcome.DROPPED, DecisionReason.BEFORE_USER_MESSAGE)
+    runs = to_runs(sorted(map(kept.index_of, unwanted)))
     return kept.pick(complement(len(kept), runs)).as_unsliced(), [*verdicts, dropped]
 
 

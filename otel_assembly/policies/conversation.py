@@ -47,7 +47,7 @@ class ConversationPolicy(DecidingPolicy):
         view = as_view(events)
         history = view.history
         classes = history.by_class(view.end) if view.whole else None
-        kept, verdicts = view, list[Verdict]()
+        kept, verdicts = view, list[Verdict]()  # also if `classes` is empty: all events may be sent
         if classes:
             kept, verdicts = self._of_all(classes)
         elif classes is None:

@@ -149,5 +149,5 @@ async def test_a_note_stands_where_the_middle_was_and_counts_all_that_is_out():
 def test_a_note_is_a_function_and_stands_in_no_file():
     with pytest.raises(ConfigurationError, match="head_and_tail: note must be a function"):
         HeadAndTailPolicy(1, 1, note="skipped")
-    with pytest.raises(ConfigurationError, match="its 'note' was made in code"):
+    with pytest.raises(ConfigurationError, match="its 'note' is an object of the program"):
         Assembler([HeadAndTailPolicy(1, 1, note=str)]).to_config()

@@ -217,7 +217,7 @@ class Hungry(DecidingPolicy):
 
 
 def test_settings_that_it_does_not_tell_cannot_be_written():
-    with pytest.raises(ConfigurationError, match="its 'config' does not tell 'portion'"):
+    with pytest.raises(ConfigurationError, match="its 'config' lacks 'portion'"):
         Assembler([Hungry(3)]).to_config()
 
 
@@ -238,7 +238,7 @@ def test_a_filter_of_a_users_may_stand_in_front_of_an_injection_that_needs_nothi
     assert warning.endswith("The filter drops events that the injection reads: other; place 'alert' first.")
 
 
-# --- Verdicts that its events do not bear out -------------------------------------------------------------------------
+# --- Verdicts that contradict the output ------------------------------------------------------------------------------
 
 
 def deciding(decide, base=DecidingPolicy):
@@ -274,7 +274,7 @@ async def test_a_verdict_that_is_not_true_is_not_believed_and_one_warning_says_s
             assert {int(d.item): d.reason.value for d in assembly.dropped} == reasons
             assert [event.content for event in assembly.events] == list("abcd"[len(reasons) :])
     (record,) = caplog.records
-    assert record.getMessage().startswith("policy 'deciding' gave a verdict that its events do not bear out")
+    assert record.getMessage().startswith("policy 'deciding' returned a verdict that contradicts its output")
 
 
 @pytest.mark.parametrize(
