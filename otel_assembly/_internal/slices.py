@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 from collections import deque
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -31,7 +31,7 @@ class _Piece:
 
     def __init__(self, work: Slices[Any]) -> None:
         self._work = work
-        # Whoever does a slice does it in the context of the task: its current span is exported as the parent.
+        # A copy of the task's context: its current span is exported as the parent, also if another caller finishes.
         self._context = contextvars.copy_context()
         self._result: Any = None
         self._error: BaseException | None = None
@@ -40,7 +40,7 @@ class _Piece:
     def step(self) -> None:
         """Do the next slice."""
         try:
-            self._context.run(next, self._work)
+            next(self._work)
         except StopIteration as stop:
             self._result, self.done = stop.value, True
         except BaseException as error:
@@ -49,9 +49,9 @@ class _Piece:
                 raise  # an interrupt is also for whoever does the slice
 
     def finish(self) -> None:
-        """Do all slices that are left."""
+        """Do all slices that are left, in the context of the task."""
         while not self.done:
-            self.step()
+            self._context.run(self.step)
 
     def result(self) -> Any:
         if self._error is not None:
@@ -82,19 +82,23 @@ class SerialSlices:
             work: The work.
             whole: Whether the work is completed without pauses if the waiting task is cancelled.
         """
-        piece = _Piece(work)
-        self.queue.append(piece)
+        with self._lock:
+            if not self.queue:  # the usual case: no other work waits, and this work has a single slice
+                try:
+                    next(work)
+                except StopIteration as stop:
+                    return cast("T", stop.value)
+            piece = _Piece(work)
+            self.queue.append(piece)
         try:
             while self.queue[0] is not piece:  # noqa: ASYNC110  # the other task may belong to another event loop
                 await asyncio.sleep(_PAUSE)
-            while True:
+            while not piece.done:
+                await asyncio.sleep(0)
                 with self._lock:
                     if not piece.done:
                         piece.step()
-                if piece.done:
-                    result: T = piece.result()
-                    return result
-                await asyncio.sleep(0)
+            return cast("T", piece.result())
         finally:
             if whole:
                 with self._lock:

@@ -22,7 +22,6 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.lazy_imports import LazyModule
-from otel_assembly._internal.slices import LISTED
 from otel_assembly.chain.policy_contract import (
     apply_to_lists,
     changed_input_error,
@@ -152,10 +151,7 @@ class OpenAssembly:
                 serial_slices.finish()
                 self.succeeded()
             return
-        if serial_slices.queue or (self.recording.measured and len(self.record.ledger_input.view) > LISTED):
-            await serial_slices.do(self._succeed(), whole=True)
-        else:
-            self.succeeded()
+        await serial_slices.do(self._succeed(), whole=True)
 
     def _succeed(self) -> Slices[None]:
         record, recording = self.record, self.recording
@@ -219,7 +215,9 @@ class OpenAssembly:
         record.previous_id = record.ledger.recorded_id
         yield from self.recording.finish(record)
         if self.recording.recorded:
-            record.mark_exported()
+            source = record.ledger_input
+            table = record.table(source.view)
+            record.ledger.mark_exported(record.assembly_id, source, record.steps, record.counted_by, table)
 
     def totals(self) -> Totals | None:
         """Return the numbers of the assembly; None if the token counter raised, which must not fail the assembly."""
@@ -235,22 +233,24 @@ def config_of(policy: PolicyLike, context: Context) -> Mapping[str, Any]:
 
     Other strings are left out, because they could be content.
     """
-    literals: Mapping[str, frozenset[Any]] = {}
+    settings: dict[str, Any] = {}
+    literals: Mapping[str, frozenset[Any]] | None = None
     try:
         config_in = getattr(policy, "config_in", None)
         config = getattr(policy, "config", None) if config_in is None else config_in(context)
-        settings = dict(config) if isinstance(config, Mapping) else {}
-        if any(isinstance(value, str) for value in settings.values()):
-            from otel_assembly.policies.base import literals_of  # observed assemblies do not need it
+        for name, value in config.items() if isinstance(config, Mapping) else ():
+            if value is None or isinstance(value, int | float | Enum):
+                settings[str(name)] = value
+            elif isinstance(value, str):
+                if literals is None:
+                    from otel_assembly.policies.base import literals_of  # observed assemblies do not need it
 
-            literals = literals_of(type(policy))
+                    literals = literals_of(type(policy))
+                if value in literals.get(name, ()):
+                    settings[str(name)] = value
     except Exception:  # noqa: BLE001  # a missing attribute must not fail the assembly
         return {}
-    return {
-        str(name): value
-        for name, value in settings.items()
-        if value is None or isinstance(value, int | float | Enum) or (value in literals.get(name, ()))
-    }
+    return settings
 
 
 @lru_cache(maxsize=512)

@@ -75,6 +75,13 @@ async def test_the_next_model_call_under_the_same_parent_is_stamped_once(recorde
     assert stamps(recorder, "execute_tool x") == [None]
 
 
+async def test_a_call_without_a_parent_is_linked_to_an_assembly_with_a_long_input(recorder, tracer):
+    await assemble(("ask", "answer") * 300)
+    with chat(tracer):
+        pass
+    assert stamps(recorder) == ids(recorder)
+
+
 async def test_each_turns_call_has_the_stamp_of_its_own_assembly(recorder, tracer):
     with tracer.start_as_current_span("turn"):
         for _ in range(3):
