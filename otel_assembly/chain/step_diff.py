@@ -252,7 +252,7 @@ def _starts_with(item_ids: Sequence[tuple[int, Run]], previous: ItemIds) -> bool
     """Return True if the first item ids are the previous ones."""
     stop = len(previous)
     return all(
-        next(previous.spans(start, min(stop, start + last - first + 1))) == (first, min(last, first + stop - start - 1))
+        previous.spans(start, min(stop, start + last - first + 1)) == [(first, min(last, first + stop - start - 1))]
         for start, (first, last) in item_ids
         if start < stop
     )

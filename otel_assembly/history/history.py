@@ -315,6 +315,14 @@ class History(Sequence[Any]):
             return -len(self.facts(position).closes)
         return -links if flags & CLOSES else links
 
+    def entry(self, position: int) -> tuple[EventKind, int, int, int]:
+        """Return an event's kind, size, atom and calls, as the methods of these names do."""
+        pairing = self.pairing
+        calls = pairing.links[position]
+        if pairing.flags[position] & (ORPHAN | CLOSES):
+            calls = self.calls(position)
+        return KINDS[self.kind_codes[position]], self._sizes[position], pairing.atoms[position], calls
+
     @property
     def has_pairs(self) -> bool:
         """True if an atom may have more than one item: the history has a tool call, a result or reasoning."""
@@ -351,7 +359,10 @@ class History(Sequence[Any]):
     def view_size(self, view: View) -> int:
         """Return the bytes of text (UTF-8) of a view's items."""
         if view.column is self.all:
-            return sum([self.offsets[stop] - self.offsets[start] for start, stop in view.runs])
+            size = 0
+            for start, stop in view.runs:
+                size += self.offsets[stop] - self.offsets[start]
+            return size
         return sum(map(self._sizes.__getitem__, view.positions()))
 
     def digests(self, view: View) -> bytes:
@@ -374,8 +385,9 @@ class History(Sequence[Any]):
             if missing > 0:
                 self.known_digests.extend(array("Q", bytes(8 * missing)))
             if not self.known_digests[position]:
-                facts = self.facts(position)
-                self.known_digests[position] = text_digest((self.kind(position), *facts.texts))
+                facts = self.fresh_facts.get(position) or describe(self.events[position])
+                kind = KINDS[self.kind_codes[position]]
+                self.known_digests[position] = text_digest((kind, *facts.texts))
                 if not self.keeps_facts:  # no later code needs them
                     self.fresh_facts.pop(position, None)
             return self.known_digests[position]
@@ -453,9 +465,8 @@ def unknown_part_error(event_type: type, part: str) -> DescribeError:
 
 def text_digest(texts: Iterable[str]) -> int:
     """Return a 64-bit digest of texts; never 0, which means that a digest is missing."""
-    state = hashlib.blake2b(digest_size=8)
+    parts: list[bytes] = []
     for text in texts:
         raw = text.encode("utf-8", "surrogatepass")
-        state.update(len(raw).to_bytes(8, "big"))
-        state.update(raw)
-    return int.from_bytes(state.digest(), "big") or 1
+        parts += len(raw).to_bytes(8, "big"), raw
+    return int.from_bytes(hashlib.blake2b(b"".join(parts), digest_size=8).digest(), "big") or 1

@@ -28,6 +28,7 @@ _MOST_IN_PLACE: Final = 64 * 1024
 _MOST_THREADS: Final = 4
 #: The assumed bytes of text per token if no event of the call was counted.
 _BYTES_PER_TOKEN: Final = 4
+_KINDS: Final = len(EventKind)
 #: By the flags of an event, whether it can belong to an atom of several events.
 _IS_PAIRED: Final = bytes(bool(flags & PAIRED) for flags in range(256))
 
@@ -230,11 +231,30 @@ class TokenTable:
         """Return the tokens of every event of a view, in its order."""
         return list(map(self.arrive(view.end).__getitem__, view.positions()))
 
-    def by_kind(self, view: View) -> list[int]:
-        """Return the total tokens of a view's events by kind, in the order of `EventKind`."""
-        sums, codes, counts = [0] * len(EventKind), self._history.kind_codes, self.arrive(view.end)
-        for position in view.positions():
-            sums[codes[position]] += counts[position]
+    def by_kind(self, view: View, known: tuple[View, Sequence[int]] | None = None) -> list[int]:
+        """Return the total tokens of a view's events by kind, in the order of `EventKind`.
+
+        `known` is another view of this history with its tokens by kind. If that is less work, the tokens of the events
+        that only one of the views has are added and subtracted.
+        """
+        sums, codes, counts = [0] * _KINDS, self._history.kind_codes, self.arrive(view.end)
+        changes: list[tuple[int, Column, Sequence[Run]]] = [(1, view.column, view.runs)]
+        if known is not None:
+            before, tokens = known
+            if before.column is view.column:
+                added: Sequence[Run] = difference(view.runs, before.runs)
+                removed: Sequence[Run] = difference(before.runs, view.runs)
+            else:
+                added, removed = view.minus(before).runs, before.minus(view).runs
+            work = 0
+            for start, stop in (*added, *removed):
+                work += stop - start
+            if work < view.length:
+                sums, changes = list(tokens), [(1, view.column, added), (-1, before.column, removed)]
+        for sign, column, runs in changes:
+            for start, stop in runs:
+                for position in column.positions[start:stop]:
+                    sums[codes[position]] += sign * counts[position]
         return sums
 
 

@@ -191,7 +191,7 @@ class View(Sequence[Any]):
             start, stop = runs[0]
             self.length = stop - start
         else:
-            self.length = sum([stop - start for start, stop in runs])
+            self.length = sum([stop - start for start, stop in runs]) if runs else 0
         self.end = column.positions[runs[-1][1] - 1] + 1 if runs else 0
         self._starts: list[int] | None = None
 
@@ -355,9 +355,9 @@ class View(Sequence[Any]):
         if self.history is not view.history:
             return self
         if self.column is view.column:
-            runs = difference(self.runs, view.runs)
-            length = sum([stop - start for start, stop in runs])
-            return View(self.history, self.column, runs, is_slice=self.is_slice or length < self.length)
+            rest = View(self.history, self.column, difference(self.runs, view.runs), is_slice=self.is_slice)
+            rest.is_slice |= rest.length < self.length
+            return rest
         if self.column.place != view.column.place and -1 not in {self.column.place, view.column.place}:
             moved = filter(view.holds, self.history.moved_between(self.column, view.column))
             shared = to_runs(sorted({index for position in moved if (index := self.index_of(position)) >= 0}))
@@ -367,8 +367,8 @@ class View(Sequence[Any]):
             places = map(self.index_of, view.part(start, view.length).positions())
             removed = to_runs(sorted(place for place in places if place >= 0))
             return self.pick(complement(self.length, merged([(0, start), *removed])))
-        rest = self.part(start, self.length).positions()
-        return self.pick(to_runs(index for index, position in enumerate(rest, start) if not view.holds(position)))
+        positions = self.part(start, self.length).positions()
+        return self.pick(to_runs(index for index, position in enumerate(positions, start) if not view.holds(position)))
 
     def has_items_of(self, view: View) -> bool:
         """Return True if two views of one history have the same items."""

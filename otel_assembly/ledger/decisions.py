@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from otel_assembly.decision import Decision, DecisionOutcome, DecisionReason
-from otel_assembly.ledger.record import exits_from_the_prompt
+from otel_assembly.ledger.record import departures_of
 from otel_assembly.ledger.snapshot import item_text, lasting_exits, subtract_groups
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 def exits_of(record: Record) -> Iterator[Decision]:
     """Yield a decision for each departure: an item that the previous prompt contained, or that is new, and left."""
-    for step in record.steps if record.error is None else ():
-        yield from _exits(record, exits_from_the_prompt(record, step), step)
+    for index, groups in departures_of(record).now.items():
+        yield from _exits(record, groups, record.steps[index])
 
 
 def decisions_of(record: Record) -> Iterator[Decision]:
@@ -32,7 +32,7 @@ def decisions_of(record: Record) -> Iterator[Decision]:
     for step in record.steps:
         previous = last if last is not None and last.has_step(step.index, step.policy) else None
         exits_before = lasting_exits(previous.steps, step.index) if previous else ()
-        yield from _exits(record, subtract_groups(record.lasting_exits(step), exits_before), step)
+        yield from _exits(record, subtract_groups(lasting_exits(record.steps, step.index), exits_before), step)
         injected_items = {item for item in step.injected if injected.get(item) is step}
         for position in _positions_of(step.numbered_out, step.view_out, injected_items):
             yield _decision(record, step.numbered_out, position, DecisionOutcome.INJECTED, DecisionReason.POLICY, step)
@@ -81,12 +81,13 @@ def _returning(record: Record, last: Snapshot | None) -> dict[int, Step]:
     """Return the items that a step removed in the previous assembly, and not in this one, each with that step."""
     if last is None:
         return {}
-    steps = [step for step in record.steps if last.has_step(step.index, step.policy)]
-    removed = (
-        (step, subtract_groups(lasting_exits(last.steps, step.index), record.lasting_exits(step), tagged=False))
-        for step in steps
-    )
-    return {item: step for step, groups in removed for group in groups for item in group.numbered.of(group.view)}
+    returning: dict[int, Step] = {}
+    for step in record.steps:
+        if last.has_step(step.index, step.policy):
+            before, now = lasting_exits(last.steps, step.index), lasting_exits(record.steps, step.index)
+            for group in subtract_groups(before, now, tagged=False):
+                returning.update(dict.fromkeys(group.numbered.of(group.view), step))
+    return returning
 
 
 def _pinned(groups: Iterable[ItemGroup]) -> Iterator[tuple[int, DecisionReason]]:

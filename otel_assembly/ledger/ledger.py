@@ -124,19 +124,20 @@ class Ledger:
             view: The events of the prefix.
         """
         hashed = self._hashed_prefix
-        if hashed is not None and hashed[0] == prompts and view.shared_with(hashed[1]) == len(hashed[1]):
-            state, known = hashed[2].copy(), len(hashed[1])
+        if hashed is not None and hashed[0] == prompts and view.shared_with(hashed[1]) == hashed[1].length:
+            state, known = hashed[2].copy(), hashed[1].length
         else:
             state, known = hashlib.blake2b(digest_size=8), 0
             for prompt in prompts:
                 state.update(text_digest((prompt,)).to_bytes(8, "little"))
-        state.update(view.history.digests(view.part(known, view.length)))
+        if known < view.length:
+            state.update(view.history.digests(view.part(known, view.length)))
         self._hashed_prefix = prompts, view, state
         digest: str = state.hexdigest()
         return digest
 
     def arrivals(
-        self, source: LedgerInput, steps: Sequence[Step], by: CountedBy, table: TokenTable
+        self, source: LedgerInput, steps: Sequence[Step], counted_by: CountedBy, table: TokenTable
     ) -> Slices[list[Arrival]]:
         """Return the items of an assembly that its span has to describe, because they are not exported as they are now.
 
@@ -145,11 +146,11 @@ class Ledger:
         Args:
             source: The input.
             steps: The steps, whose created items are included.
-            by: The token counter.
+            counted_by: The token counter.
             table: The token counts of the input's history.
         """
-        numbered, view = source.numbered, source.view
-        item_id, exported = numbered.item_ids.of, self._exported if self._exported_by == by else []
+        numbered, end = source.numbered, source.view.end
+        item_id, exported = numbered.item_ids.of, self._exported if self._exported_by == counted_by else []
         last_table, corrections = self._exported_table or (table, 0)
         if exported and (corrected := table.corrected[corrections if last_table is table else 0 :]):
             exported = difference(exported, merged((item_id(at), item_id(at) + 1) for at in corrected))
@@ -157,7 +158,9 @@ class Ledger:
         positions = numbered.item_ids.find(chain.from_iterable(starmap(range, new)))
         places: dict[int, tuple[NumberedHistory, int]] = {}
         while batch := list(islice(positions, LISTED)):
-            places.update([(item_id(position), (numbered, position)) for position in batch if view.holds(position)])
+            for position in batch:
+                if position < end:  # later events arrived after the input was read
+                    places[item_id(position)] = numbered, position
             if len(batch) == LISTED:
                 yield
         for step in steps:
@@ -167,7 +170,7 @@ class Ledger:
         return [(item, *place) for item, place in places.items()]
 
     def mark_exported(
-        self, assembly_id: str, source: LedgerInput, steps: Sequence[Step], by: CountedBy, table: TokenTable
+        self, assembly_id: str, source: LedgerInput, steps: Sequence[Step], counted_by: CountedBy, table: TokenTable
     ) -> None:
         """Mark the items of an assembly's input, and those that its steps created, as exported by its span.
 
@@ -176,9 +179,12 @@ class Ledger:
         """
         exported = [(first, last + 1) for first, last in source.runs]
         for step in steps:
-            exported += [(item, item + 1) for _, item in step.created]
-        self._exported = merged([*exported, *self._exported] if self._exported_by == by else exported)
-        self._exported_by, self._exported_table = by, (table, len(table.corrected))
+            if step.created:
+                exported += [(item, item + 1) for _, item in step.created]
+        if self._exported_by == counted_by:
+            exported += self._exported
+        self._exported = merged(exported)
+        self._exported_by, self._exported_table = counted_by, (table, len(table.corrected))
         self.recorded_id = assembly_id
 
     def created_by(self, step: Step) -> Sequence[tuple[Any, int]]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import os
 from bisect import bisect_left
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionOutcome, Overflow, OverflowCause, PrefixBreak, PromptPart
@@ -25,14 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from collections.abc import Set as AbstractSet
 
-    from otel_assembly._internal.slices import Slices
     from otel_assembly.context import Context
     from otel_assembly.conversation_state import HaltGuard
     from otel_assembly.events import HaltEvent
     from otel_assembly.history.history import History
     from otel_assembly.history.token_counts import TokenTable
     from otel_assembly.history.view import View
-    from otel_assembly.ledger.ledger import Arrival, Ledger, NamedConversation
+    from otel_assembly.ledger.ledger import Ledger, NamedConversation
     from otel_assembly.ledger.snapshot import LedgerInput, NumberedHistory, Step
     from otel_assembly.tokens import TokenMeter
 
@@ -82,8 +81,6 @@ class Record:
     named: NamedConversation | None = None
     #: The event that halted the conversation before this assembly ended.
     halt: HaltEvent | None = None
-    #: The prompts that were counted last, and their tokens.
-    _prompts: tuple[tuple[str, ...], int] | None = None
     #: The tokens of the output by event kind; None until they are computed.
     kinds: Sequence[int] | None = None
     #: The numbers of the assembly and of its steps; None, and empty, until they are computed.
@@ -91,7 +88,14 @@ class Record:
     step_totals: Sequence[StepTotals] = ()
     #: The departures of this turn and of earlier turns; None until they are computed.
     departures: Departures | None = None
+    #: The stable prefix; None until it is computed.
+    prefix: Prefix | None = None
     _turns: int | None = None
+    #: The history of the input and its token counts; None until the totals are computed.
+    counted: tuple[History | None, TokenTable | None] = None, None
+    _tools_tokens: int | None = None
+    #: The tokens of each counted prompt.
+    _prompt_tokens: dict[str, int] = field(default_factory=dict)
 
     @property
     def assembly_id(self) -> str:
@@ -136,7 +140,7 @@ class Record:
     @property
     def counted_by(self) -> tuple[str, int]:
         """The name and the generation of the token counter; if one of them changes, all token counts may change."""
-        return self.meter.encoding, self.meter.counter.generation
+        return self.meter.counter.name, self.meter.counter.generation
 
     @property
     def made(self) -> AbstractSet[int]:
@@ -147,15 +151,6 @@ class Record:
         for step in self.steps:
             created.difference_update(step.restored_items)
         return created
-
-    def mark_exported(self) -> None:
-        """Mark the items of the input, and those that the steps created, as exported by this assembly's span."""
-        source = self.ledger_input
-        self.ledger.mark_exported(self.assembly_id, source, self.steps, self.counted_by, self.table(source.view))
-
-    def lasting_exits(self, step: Step) -> Sequence[ItemGroup]:
-        """Return the items that left by a step, and that no later step restored."""
-        return lasting_exits(self.steps, step.index)
 
     def broken(self, view: View) -> int:
         """Return the number of events in a view that lost the other half of their tool pair or reasoning."""
@@ -184,39 +179,37 @@ class Record:
 
     def items_tokens(self, view: View) -> int:
         """Return the tokens of a view's items."""
-        return view.history.table(self.meter).sum(view)
+        history, table = self.counted
+        return (table if history is view.history and table is not None else self.table(view)).sum(view)
 
     def used(self, step: Step) -> int | None:
         """Return the tokens of a step's output that count against its limit; None if it limits the whole prompt."""
         return None if step.beside_tokens is None else self.items_tokens(step.view_out) - step.beside_tokens
 
     def prompt_tokens(self, prompts: Sequence[str]) -> int:
-        """Return the tokens of prompts; prompts that several steps pass on unchanged are counted once."""
-        key = tuple(prompts)
-        if self._prompts is None or self._prompts[0] != key:
-            self._prompts = key, sum(map(self.meter.prompt, key))
-        return self._prompts[1]
+        """Return the tokens of prompts; each text is counted once."""
+        total, known = 0, self._prompt_tokens
+        for prompt in prompts:
+            if prompt not in known:
+                known[prompt] = self.meter.prompt(prompt)
+            total += known[prompt]
+        return total
+
+    @property
+    def tools_tokens(self) -> int:
+        """The tokens of the tool schemas, counted once."""
+        if self._tools_tokens is None:
+            self._tools_tokens = self.meter.tools(self.context.tools)
+        return self._tools_tokens
 
     def tokens(self, prompts: Sequence[str], view: View) -> int:
         """Return the tokens of a whole prompt: system-level texts, tool schemas, the reply's priming and events."""
-        return (
-            self.prompt_tokens(prompts)
-            + self.meter.tools(self.context.tools)
-            + self.meter.priming
-            + self.items_tokens(view)
-        )
+        return self.prompt_tokens(prompts) + self.tools_tokens + self.meter.priming + self.items_tokens(view)
 
     def table(self, view: View) -> TokenTable:
-        """Return the token counts of a view's history."""
-        return view.history.table(self.meter)
-
-    def count_sent(self) -> None:
-        """Replace estimates of events to send by counts, also in the input's table, which has new items' tokens."""
-        view, source = self.view_out, self.ledger_input.numbered
-        self.table(view).exact(view)
-        if self.numbered_out is not source and (table := source.history.table(self.meter)).estimated:
-            for position in source.item_ids.find(self.numbered_out.of(view)):
-                table.tokens(position)
+        """Return the token counts of a view's history; after `totals_of`, those from which it computed the totals."""
+        history, table = self.counted
+        return table if history is view.history and table is not None else view.history.table(self.meter)
 
     def snapshot(self) -> Snapshot:
         """Return the result of this assembly, with which the next one is compared."""
@@ -251,40 +244,48 @@ def totals_of(record: Record) -> Totals:
     """Return the numbers of an assembly, and store those of its steps; they are computed once."""
     if record.totals is not None:
         return record.totals
-    record.count_sent()
-    meter, view_in = record.meter, record.ledger_input.view
-    around = meter.priming + meter.tools(record.context.tools)
+    meter, source, sent = record.meter, record.ledger_input, record.view_out
+    view_in, history = source.view, source.view.history
+    table = history.table(meter)
+    record.counted = history, table
+    (table if sent.history is history else record.table(sent)).exact(sent)
+    if table.estimated and record.numbered_out is not source.numbered:
+        for position in source.numbered.item_ids.find(record.numbered_out.of(sent)):
+            table.tokens(position)  # counts an estimated item, also in the input's table, which has new items' tokens
     view, prompts = view_in, record.prompts_in
-    tokens_in = tokens = around + record.prompt_tokens(prompts) + record.items_tokens(view)
+    around = meter.framing.reply_priming + record.tools_tokens
+    fixed_tokens = around + record.prompt_tokens(prompts)
+    tokens_in = tokens = fixed_tokens + table.sum(view)
     around_in = around_out = alerts = halts = 0
     record.step_totals = steps = []
     for step in record.steps:
-        if step.view_in is not view or step.prompts_in is not prompts:
-            tokens = around + record.prompt_tokens(step.prompts_in) + record.items_tokens(step.view_in)
-        entering, view, prompts = tokens + step.around_in, step.view_out, step.prompts_out
+        entering = tokens + step.around_in
+        if step.prompts_out is not prompts:
+            prompts = step.prompts_out
+            fixed_tokens = around + record.prompt_tokens(prompts)
+        view = step.view_out
         if view is not step.view_in or prompts is not step.prompts_in:
-            tokens = around + record.prompt_tokens(prompts) + record.items_tokens(view)
+            tokens = fixed_tokens + record.items_tokens(view)
         steps.append(_step_totals(record, step, entering, tokens + step.framing + step.separators))
         around_in += step.around_in
         around_out += step.framing + step.separators
         alerts += len(step.alerts)
         halts += step.halts
     if record.error is not None:  # nothing is sent
-        view, prompts, tokens, around_out, alerts = record.view_out, (), 0, 0, 0
+        view, prompts, tokens, around_out, alerts = sent, (), 0, 0, 0
     injected, injected_tokens, dropped, dropped_tokens, compacted, compacted_tokens = _flow(record)
-    tokens_out = tokens + around_out
-    budget, used, fixed = _budget(record, tokens_out)
-    method: str = meter.method
+    tokens_out, method = tokens + around_out, meter.counter.method
+    budget, used, fixed, overflow, utilization = _limits(record, tokens_out)
     record.totals = Totals(
         tokens_in=tokens_in + around_in,
-        estimated_in=record.table(view_in).estimates(view_in),
+        estimated_in=table.estimates(view_in) if table.estimated else 0,
         tokens_out=tokens_out,
         method="estimated" if method == "exact" and view.history.any_media(view) else method,
-        encoding=meter.encoding,
+        encoding=meter.counter.name,
         prompts_in=len(record.prompts_in),
         prompts_out=len(prompts),
-        events_in=len(view_in),
-        events_out=len(view),
+        events_in=view_in.length,
+        events_out=view.length,
         events_injected=injected,
         injected_tokens=injected_tokens,
         dropped=dropped,
@@ -295,85 +296,80 @@ def totals_of(record: Record) -> Totals:
         halts_emitted=max(len(record.context.emitted), halts),
         budget=budget,
         fixed=fixed,
+        overflow=overflow,
+        overflowed=overflow is not None,
+        utilization=utilization,
+        window=record.window,
         used=used,
-        **_limit_totals(record, tokens_out, budget, used),
     )
     return record.totals
 
 
 def set_window(record: Record, window: int | None) -> None:
-    """Set the model's window, and update numbers that were computed without it."""
+    """Set the model's window; numbers that were computed without it are computed again."""
     record.window = window
-    if window is not None and (totals := record.totals) is not None:
-        record.totals = replace(totals, **_limit_totals(record, totals.tokens_out, totals.budget, totals.used))
+    if window is not None:
+        record.totals = None
 
 
-def _budget(record: Record, tokens: int) -> tuple[int | None, int | None, int | None]:
-    """Return limit, used and fixed tokens (as in `Totals`) of the step that exceeded its limit, else of the fullest."""
-    limits: list[tuple[Any, int | None, int | None, int | None]] = [((), None, None, None)]
+def _limits(record: Record, tokens: int) -> tuple[int | None, int | None, int | None, Overflow | None, float | None]:
+    """Return the fields of `Totals` that depend on limits: budget, used and fixed tokens, overflow and utilization.
+
+    The budget is the limit of the step that exceeded its limit, else of the fullest. A prompt that exceeds the model's
+    window is an overflow, unless another limit was exceeded, or no model is called with it.
+    """
+    budget: int | None = None
+    used: int | None = None
+    fixed: int | None = None
+    is_sent, window, overflow = record.error is None, record.window, record.overflow
+    highest: tuple[bool, float, int] | None = None
     for step in record.steps:
         if step.budget is not None:
-            used = None if record.error is not None else record.used(step)
-            share = _share(tokens if used is None else used, step.budget)
-            exceeded = step.overflow is not None and step.overflow is record.overflow
-            limits.append(
-                ((exceeded, math.inf if share is None else share, -step.budget), step.budget, used, step.fixed)
-            )
-    _, budget, used, fixed = max(limits, key=itemgetter(0))
-    if record.error is not None and record.overflow is not None and record.overflow.unit == "tokens":
-        budget = record.overflow.budget
-    return budget, used, fixed
-
-
-def _share(tokens: int, limit: int | None) -> float | None:
-    return tokens / limit if limit is not None and limit > 0 else None
-
-
-def _limit_totals(record: Record, tokens: int, budget: int | None, used: int | None) -> dict[str, Any]:
-    """Return the fields of `Totals` that depend on the limits: the budget and the model's window.
-
-    A prompt that exceeds the window is an overflow, unless another limit was exceeded, or no model is called with it.
-    """
-    window, overflow = record.window, record.overflow
-    if (
-        window is not None
-        and overflow is None
-        and tokens > window
-        and record.called
-        and record.maintenance_error is None
-    ):
+            step_used = record.used(step) if is_sent and step.beside_tokens is not None else None
+            needed = tokens if step_used is None else step_used
+            share = needed / step.budget if step.budget > 0 else math.inf
+            rank = step.overflow is not None and step.overflow is overflow, share, -step.budget
+            if highest is None or rank > highest:
+                highest, budget, used, fixed = rank, step.budget, step_used, step.fixed
+    is_called = record.called and record.maintenance_error is None
+    if window is not None and overflow is None and tokens > window and is_called:
         overflow = Overflow(window, tokens, OverflowCause.WINDOW)
-    shares: list[float | None] = []
-    if record.error is None:
-        shares += _share(tokens if used is None else used, budget), _share(tokens, window)
+    parts: list[tuple[int, int | None]] = [(tokens if used is None else used, budget), (tokens, window)]
+    if not is_sent:
+        parts.clear()
     if overflow is not None and overflow.unit == "tokens":  # also if it was raised, or if the excess was dropped
-        shares.append(_share(overflow.needed, overflow.budget))
-        if record.error is not None:
-            shares.append(_share(overflow.needed, window))
-    return {
-        "overflow": overflow,
-        "overflowed": overflow is not None,
-        "utilization": max([share for share in shares if share is not None], default=None),
-        "window": window,
-    }
+        parts.append((overflow.needed, overflow.budget))
+        if not is_sent:
+            budget = overflow.budget
+            parts.append((overflow.needed, window))
+    utilization = None
+    for needed, limit in parts:
+        if limit is not None and limit > 0 and (utilization is None or needed / limit > utilization):
+            utilization = needed / limit
+    return budget, used, fixed, overflow, utilization
 
 
 def _step_totals(record: Record, step: Step, tokens_in: int, tokens_out: int) -> StepTotals:
     if step.error is not None and record.error is not None:
         # A policy that raised and was skipped passes its input on; this one ended the assembly.
         return StepTotals(tokens_in, 0, 0, 0, len(step.view_in), record.items_tokens(step.view_in), 0, 0)
-    dropped = dropped_tokens = compacted = compacted_tokens = 0
+    dropped = dropped_tokens = compacted = compacted_tokens = created_tokens = 0
     for group in step.exits:
         if group.outcome is DecisionOutcome.DROPPED:
-            dropped += len(group.view)
+            dropped += group.view.length
             dropped_tokens += record.items_tokens(group.view)
         else:
-            compacted += len(group.view)
+            compacted += group.view.length
             compacted_tokens += record.items_tokens(group.view)
-    created_tokens = record.items_tokens(step.view_out.pick_positions(step.created_positions)) if step.created else 0
+    if step.created:
+        created_tokens = record.items_tokens(step.view_out.pick_positions(step.created_positions))
     return StepTotals(
         tokens_in, tokens_out, len(step.created), created_tokens, dropped, dropped_tokens, compacted, compacted_tokens
     )
+
+
+_CREATED: Final = attrgetter("created")
+_FLOW: Final = itemgetter(slice(2, 8))
 
 
 def _flow(record: Record) -> Sequence[int]:
@@ -383,20 +379,20 @@ def _flow(record: Record) -> Sequence[int]:
     """
     source = record.ledger_input
     if record.error is not None:
-        return 0, 0, len(source.view), record.items_tokens(source.view), 0, 0
-    if not [step for step in record.steps if step.created]:
-        return list(map(sum, zip((0,) * 6, *[totals[2:] for totals in record.step_totals], strict=True)))
+        return 0, 0, source.view.length, record.items_tokens(source.view), 0, 0
+    if not any(map(_CREATED, record.steps)):
+        return list(map(sum, zip((0,) * 6, *map(_FLOW, record.step_totals), strict=True)))
     # Each item of an assembly is from its input, or created by a step.
     created, view, item_id = record.made, record.view_out, record.numbered_out.item_ids.of
     injected = view.pick_positions(position for position in view.positions() if item_id(position) in created)
     dropped, compacted = [0, 0], [0, 0]
     for step in record.steps:
-        for group in record.lasting_exits(step):
+        for group in lasting_exits(record.steps, step.index):
             for part in [group] if group.numbered is source.numbered else without([group], created):
                 counts = dropped if part.outcome is DecisionOutcome.DROPPED else compacted
-                counts[0] += len(part.view)
+                counts[0] += part.view.length
                 counts[1] += record.items_tokens(part.view)
-    return [len(injected), record.items_tokens(injected), *dropped, *compacted]
+    return [injected.length, record.items_tokens(injected), *dropped, *compacted]
 
 
 #: The names of the parts of a prompt that are not events, and of the kinds of events, in the order of the spans.
@@ -417,35 +413,18 @@ def tokens_by_kind(record: Record) -> dict[str, int]:
     """
     if record.error is not None:
         return {}
-    framing, separators = record.meter.priming, 0
+    framing, separators = record.meter.framing.reply_priming, 0
     for step in record.steps:
         framing += step.framing
         separators += step.separators
-    prompts, tools = record.prompt_tokens(record.prompts_out), record.meter.tools(record.context.tools)
-    sums = zip(_NAMES, (prompts, tools, framing, separators, *_tokens_of_kinds(record)), strict=True)
-    return {name: tokens for name, tokens in sums if tokens}
-
-
-def _tokens_of_kinds(record: Record) -> Sequence[int]:
-    """Return the output's tokens by event kind: those of the last prompt plus the changes, if that is less work."""
-    if record.kinds is not None:
-        return record.kinds
     view, last = record.view_out, record.last
-    table = record.table(view)
-    if last is not None and last.kinds is not None and last.kept.history is view.history and last.kept_table is table:
-        added, removed = view.minus(last.kept), last.kept.minus(view)
-        if len(added) + len(removed) < len(view):
-            changes = zip(last.kinds, table.by_kind(added), table.by_kind(removed), strict=True)
-            record.kinds = [tokens + more - less for tokens, more, less in changes]
-            return record.kinds
-    record.kinds = table.by_kind(view)
-    return record.kinds
-
-
-def arrivals(record: Record) -> Slices[list[Arrival]]:
-    """Return the items of the input, and those that steps created, that are not exported as they are now."""
-    source = record.ledger_input
-    return record.ledger.arrivals(source, record.steps, record.counted_by, record.table(source.view))
+    if record.kinds is None:
+        table, known = record.table(view), None
+        if last is not None and last.kinds is not None and last.kept_table is table:
+            known = last.kept, last.kinds
+        record.kinds = table.by_kind(view, known)
+    parts = record.prompt_tokens(record.prompts_out), record.tools_tokens, framing, separators, *record.kinds
+    return {name: tokens for name, tokens in zip(_NAMES, parts, strict=True) if tokens}
 
 
 #: The kinds of events that a model's answer consists of.
@@ -463,14 +442,16 @@ def _turns_since(last: Snapshot | None, source: LedgerInput, named: NamedConvers
     if named is None:
         return 1
     start = last.next_item
-    arrived = ((max(first, start), last_item) for first, last_item in source.runs if start <= last_item < FIRST_MADE)
     turns, is_open = 1, False
-    for position in source.numbered.item_ids.find(chain.from_iterable(range(low, high + 1) for low, high in arrived)):
-        kind = history.kind(position)
-        if kind is EventKind.REQUEST:
-            is_open = True
-        elif is_open and kind in _ANSWERS:
-            turns, is_open = turns + 1, False
+    for first, last_item in source.runs:
+        if not start <= last_item < FIRST_MADE:
+            continue
+        for position in source.numbered.item_ids.find(range(max(first, start), last_item + 1)):
+            kind = history.kind(position)
+            if kind is EventKind.REQUEST:
+                is_open = True
+            elif is_open and kind in _ANSWERS:
+                turns, is_open = turns + 1, False
     return max(1, turns - (named.assemblies - last.assemblies)) if turns > 1 else 1
 
 
@@ -481,10 +462,12 @@ class Departures:
     Attributes:
         now: By index of the step, the items that left in this turn.
         resumed: The items that left before this turn, in turns that this ledger did not record.
+        dropped: The number of items that were dropped in this turn, without those that steps of this turn created.
     """
 
     now: dict[int, Sequence[ItemGroup]]
     resumed: Sequence[ItemGroup]
+    dropped: int
 
 
 def departures_of(record: Record) -> Departures:
@@ -495,23 +478,29 @@ def departures_of(record: Record) -> Departures:
     nearest to a cut. Each process counts only its own turns, so the sum over all processes does not depend on their
     number. The turn in which a ledger resumed is counted with the next one: its share is not known earlier.
     """
-    if record.departures is None:
-        last = record.last
-        now: dict[int, Sequence[ItemGroup]] = {}
-        for step in record.steps if record.error is None else ():
-            if step.exits:
-                exits = record.lasting_exits(step)
-                now[step.index] = exits if last is None else subtract_groups(exits, last.exits, tagged=False)
-        resumed: list[ItemGroup] = []
-        if now and record.turns != 1:
-            groups = list(chain.from_iterable(now.values()))
-            items = sorted({item for group in groups for item in group.numbered.of(group.view) if item < FIRST_MADE})
-            counted = 2 if last is not None and last.resumed else 1
-            share = _share_of(len(items), record.turns, record.turn, counted)
-            earlier = set(items[: len(items) - share])
-            resumed = without(groups, set(items[len(items) - share :]) | record.made)
-            now = {index: without(departed, earlier) for index, departed in now.items()}
-        record.departures = Departures(now, resumed)
+    if record.departures is not None:
+        return record.departures
+    last, steps = record.last, record.steps
+    before = last.exits if last is not None else []
+    now: dict[int, Sequence[ItemGroup]] = {}
+    for step in steps if record.error is None else ():
+        if step.exits:
+            now[step.index] = subtract_groups(lasting_exits(steps, step.index), before, tagged=False)
+    resumed: list[ItemGroup] = []
+    if now and record.turns != 1:
+        groups = list(chain.from_iterable(now.values()))
+        items = sorted({item for group in groups for item in group.numbered.of(group.view) if item < FIRST_MADE})
+        counted = 2 if last is not None and last.resumed else 1
+        share = _share_of(len(items), record.turns, record.turn, counted)
+        earlier = set(items[: len(items) - share])
+        resumed = without(groups, set(items[len(items) - share :]) | record.made)
+        now = {index: without(departed, earlier) for index, departed in now.items()}
+    created, dropped = record.made if now else frozenset(), 0
+    for departed in now.values():
+        for group in without(departed, created) if created else departed:
+            if group.outcome is DecisionOutcome.DROPPED:
+                dropped += group.view.length
+    record.departures = Departures(now, resumed, dropped)
     return record.departures
 
 
@@ -531,35 +520,21 @@ def _share_of(items: int, turns: int, turn: int, counted: int) -> int:
     return items * (start + counted) // turns - items * start // turns
 
 
-def exits_from_the_prompt(record: Record, step: Step) -> Sequence[ItemGroup]:
-    """Return the departures by a step in this turn, which the counter metrics add up."""
-    return departures_of(record).now.get(step.index, ()) if step.exits else ()
-
-
-def dropped_new(record: Record, step: Step, *, net: bool = False) -> int:
-    """Return how many items a step dropped that were in the previous prompt, or are new.
-
-    Args:
-        record: The assembly.
-        step: The step.
-        net: Whether to leave out items that a step of this assembly created.
-    """
-    if not step.exits or record.error is not None:
-        return 0
-    groups = [group for group in exits_from_the_prompt(record, step) if group.outcome is DecisionOutcome.DROPPED]
-    if net and (created := record.made):
-        groups = without(groups, created)
-    return sum([len(group.view) for group in groups])
-
-
 def prefix_of(record: Record) -> Prefix:
-    """Compare the prompt to send with the ledger's previous prompt."""
+    """Compare the prompt to send with the ledger's previous prompt, once."""
+    if record.prefix is None:
+        record.prefix = _prefix(record)
+    return record.prefix
+
+
+def _prefix(record: Record) -> Prefix:
     last = record.last
     if last is None or record.error is not None or record.maintenance_error is not None:
         first = PrefixBreak.FIRST if record.turns else PrefixBreak.RESUMED
         return Prefix(cause=first.value if last is None else None)
-    prompts, before, view = record.prompts_out, last.prompts, record.view_out
-    previous = sum(map(_size, before)) + last.kept.history.view_size(last.kept)
+    prompts, before, view, kept = record.prompts_out, last.prompts, record.view_out, last.kept
+    sizes = list(map(_size, before))
+    previous = sum(sizes) + kept.history.view_size(kept)
     if record.context.tools != last.tools:  # providers render the schemas in front of everything else
         cause: str | None = PrefixBreak.PROMPT_CHANGED.value
         return Prefix(previous_bytes=previous, cause=cause, reuse=0.0 if previous else None)
@@ -568,9 +543,8 @@ def prefix_of(record: Record) -> Prefix:
         if prompt != old_prompt:
             break
         shared += 1
-    size = sum(map(_size, prompts[:shared]))
-    tokens = record.prompt_tokens(prompts if shared == len(prompts) else prompts[:shared])
-    tokens += record.meter.tools(record.context.tools)
+    size = sum(sizes[:shared])
+    tokens = record.prompt_tokens(prompts[:shared]) + record.tools_tokens
     events, cause = 0, None
     if shared < len(before) or shared < len(prompts):
         if shared < min(len(before), len(prompts)):
@@ -578,14 +552,15 @@ def prefix_of(record: Record) -> Prefix:
             lengths = range(1, min(len(prompt), len(old_prompt)) + 1)
             differs = bisect_left(lengths, True, key=lambda length: prompt[:length] != old_prompt[:length])
             size += _size(prompt[:differs])
-        cause = PrefixBreak.PROMPT_CHANGED.value if shared < len(before) or last.kept else None
+        cause = PrefixBreak.PROMPT_CHANGED.value if shared < len(before) or kept.length else None
     else:
-        events = shared_prefix(view, last.kept)
-        shared_view = view.pick([(0, events)])
-        size += shared_view.history.view_size(shared_view)
+        events = shared_prefix(view, kept)
+        is_whole = events == kept.length
+        shared_view = kept if is_whole and kept.history is view.history else view.part(0, events)
+        size = previous if is_whole else size + view.history.view_size(shared_view)
         tokens += record.items_tokens(shared_view)
-        if events < len(last.kept):
-            cause = _cause(record, last, events)
+        if not is_whole:
+            cause = _cause(record, last, view, events)
     if cause is not None and record.turns > 1:  # the previous prompt was made in another process
         return Prefix(tokens, size, previous, shared, events, PrefixBreak.RESUMED.value)
     return Prefix(tokens, size, previous, shared, events, cause, size / previous if previous else None)
@@ -594,11 +569,11 @@ def prefix_of(record: Record) -> Prefix:
 def shared_prefix(new: View, old: View) -> int:
     """Return the number of items with equal text with which two views begin: compared by runs, then one by one."""
     count = new.shared_with(old)
-    if count == min(len(new), len(old)):
+    if count == new.length or count == old.length:
         return count
     if not _have_equal_content(new.history, new.position(count), old.history, old.position(count)):
         return count
-    rest = zip(*(view.pick([(count, len(view))]).positions() for view in (new, old)), strict=False)
+    rest = zip(*(view.part(count, view.length).positions() for view in (new, old)), strict=False)
     for position, old_position in rest:
         if not _have_equal_content(new.history, position, old.history, old_position):
             break
@@ -618,28 +593,31 @@ def _have_equal_content(history: History, position: int, old_history: History, a
     return not history.has_media(position) or bool(history.event(position) == old_history.event(at))
 
 
-def _cause(record: Record, last: Snapshot, at: int) -> str:
+def _cause(record: Record, last: Snapshot, view: View, at: int) -> str:
     """Return why the prompt to send has another item, or changed content, at the first index that is not shared.
 
     Args:
         record: The assembly.
         last: The previous assembly.
+        view: The events to send.
         at: The index in both prompts' events.
     """
-    kept, view, numbered = last.kept, record.view_out, record.numbered_out
-    old, new = kept.position(at), view.position(at) if at < len(view) else -1
+    kept, numbered = last.kept, record.numbered_out
+    old, new = kept.position(at), view.position(at) if at < view.length else -1
     item, new_item = last.numbered.item_ids.of(old), numbered.item_ids.of(new) if new >= 0 else -1
     if new_item == item:
         return PrefixBreak.EVENT_CHANGED.value
     for step in record.steps:
+        compacts = False
         for group in step.exits:
+            compacted = group.outcome is DecisionOutcome.COMPACTED
             if _has_item(group, kept, old, item):
-                compacted = group.outcome is DecisionOutcome.COMPACTED
                 return PrefixBreak.COMPACTED.value if compacted else PrefixBreak.CUT_MOVED.value
-        compacts = DecisionOutcome.COMPACTED in [group.outcome for group in step.exits]
-        before = last.steps[step.index].created if last.has_step(step.index, step.policy) else ()
-        if compacts and (item in {item_id for _, item_id in before} or new_item in step.injected):
-            return PrefixBreak.COMPACTED.value
+            compacts = compacts or compacted
+        if compacts:
+            before = last.steps[step.index].injected if last.has_step(step.index, step.policy) else ()
+            if item in before or new_item in step.injected:
+                return PrefixBreak.COMPACTED.value
     if item not in numbered.of(view):
         return PrefixBreak.EVENT_CHANGED.value
     if new_item in last.numbered.of(kept):
@@ -651,14 +629,8 @@ def _cause(record: Record, last: Snapshot, at: int) -> str:
 def _has_item(group: ItemGroup, view: View, position: int, item: int) -> bool:
     """Return True if a group has the item that is at a position of the view's history."""
     if group.view.history is view.history:
-        return group.view.holds(position)
+        return group.view.index_of(position) >= 0
     return any(map(group.view.holds, group.numbered.item_ids.find([item])))
-
-
-def prefix_hash(record: Record, prefix: Prefix) -> str:
-    """Return a hash of a prefix's text, as 16 hex digits that are equal in every process."""
-    view = record.view_out.pick([(0, prefix.events)])
-    return record.ledger.prefix_hash(record.prompts_out[: prefix.prompts], view)
 
 
 def _size(text: str) -> int:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import islice, pairwise
+from itertools import pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from otel_assembly.decision import DecisionOutcome
-from otel_assembly.history.view import Column, Run, View, to_runs
+from otel_assembly.history.view import Run, View, to_runs
 from otel_assembly.matching.event_index import EventIndex
 
 if TYPE_CHECKING:
@@ -53,11 +53,13 @@ class ItemIds:
         end: One past the last position that has an item id.
     """
 
-    __slots__ = ("_ids", "_positions", "end")
+    __slots__ = ("_ids", "_is_ascending", "_positions", "end")
 
     def __init__(self) -> None:
         self._positions: list[int] = []
         self._ids: list[int] = []
+        #: Whether the ids of the runs ascend.
+        self._is_ascending = True
         self.end = 0
 
     def extend(self, count: int, first: int) -> None:
@@ -65,6 +67,7 @@ class ItemIds:
         if count <= 0:
             return
         if not self._positions or self._ids[-1] + self.end - self._positions[-1] != first:
+            self._is_ascending = self._is_ascending and (not self._ids or self._ids[-1] < first)
             self._positions.append(self.end)
             self._ids.append(first)
         self.end += count
@@ -74,6 +77,7 @@ class ItemIds:
         if start == self.end == 0 and stop:  # the usual case: copy all runs in one step
             runs = bisect_left(source._positions, stop)
             self._positions, self._ids, self.end = source._positions[:runs], source._ids[:runs], stop
+            self._is_ascending = source._is_ascending or all(first < second for first, second in pairwise(self._ids))
             return
         for first, last in source.spans(start, stop):
             self.extend(last - first + 1, first)
@@ -87,7 +91,7 @@ class ItemIds:
         """Yield the positions of these item ids. Ids without a position, and positions added meanwhile, are skipped."""
         starts, ids = list(self._positions), list(self._ids)
         ends = [*starts[1:], self.end]
-        if any(first > second for first, second in pairwise(ids)):  # not in order of ids: search the ids of each run
+        if not self._is_ascending:  # search the ids of each run
             wanted = sorted(set(item_ids))
             for start, first, stop in zip(starts, ids, ends, strict=True):
                 low, high = bisect_left(wanted, first), bisect_left(wanted, first + stop - start)
@@ -98,14 +102,16 @@ class ItemIds:
             if run >= 0 and (position := starts[run] + item_id - ids[run]) < ends[run]:
                 yield position
 
-    def spans(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Yield the item ids of positions ``[start, stop)``, as runs ``[first, last]``."""
+    def spans(self, start: int, stop: int) -> list[Run]:
+        """Return the item ids of positions ``[start, stop)``, as runs ``[first, last]``."""
+        spans: list[Run] = []
         run = bisect_right(self._positions, start) - 1
         while start < stop:
             end = min(stop, self._positions[run + 1] if run + 1 < len(self._positions) else self.end)
             first = self._ids[run] + start - self._positions[run]
-            yield first, first + end - start - 1
+            spans.append((first, first + end - start - 1))
             start, run = end, run + 1
+        return spans
 
     def spans_backward(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Yield, from the end on, the first position of each run of `spans`, and the run's first and last item id."""
@@ -189,8 +195,14 @@ class ItemGroup:
 def item_id_runs(view: View, numbered: NumberedHistory) -> list[Run]:
     """Return a view's item ids, in its order, as runs ``[first, last]`` of ascending ids."""
     runs: list[Run] = []
+    positions, item_ids = view.column.positions, numbered.item_ids
     for start, stop in view.runs:
-        for first, last in _spans(view.column, start, stop, numbered):
+        low, high = positions[start], positions[stop - 1]
+        if high - low == stop - start - 1:
+            spans = item_ids.spans(low, high + 1)
+        else:
+            spans = [(item, item) for item in map(item_ids.of, positions[start:stop])]
+        for first, last in spans:
             if runs and runs[-1][1] + 1 == first:
                 runs[-1] = (runs[-1][0], last)
             else:
@@ -198,34 +210,22 @@ def item_id_runs(view: View, numbered: NumberedHistory) -> list[Run]:
     return runs
 
 
-def item_id_runs_backward(view: View, numbered: NumberedHistory) -> Iterator[tuple[int, int, int]]:
-    """Yield, from the view's end on, the first position of each run of item ids, and its first and last id."""
-    run: tuple[int, int, int] | None = None
-    for at, first, last in _pieces_backward(view, numbered):
-        if run is not None and last + 1 == run[1]:
-            run = at, first, run[2]
-            continue
-        if run is not None:
-            yield run
-        run = at, first, last
-    if run is not None:
-        yield run
-
-
-def _pieces_backward(view: View, numbered: NumberedHistory) -> Iterator[tuple[int, int, int]]:
+def newest_item_id_runs(view: View, numbered: NumberedHistory, count: int) -> list[tuple[int, int, int]]:
+    """Return at most `count` runs of item ids, the newest first: the run's first position, first id and last id."""
     item_ids, column = numbered.item_ids, view.column
+    runs: list[tuple[int, int, int]] = []
     for start, stop in reversed(view.runs):
         while start < stop:
             first, end = column.start_of_run(start, stop), column.positions[stop - 1] + 1
-            yield from item_ids.spans_backward(end - (stop - first), end)
+            for at, low, high in item_ids.spans_backward(end - (stop - first), end):
+                if runs and high + 1 == runs[-1][1]:
+                    runs[-1] = at, low, runs[-1][2]
+                elif len(runs) == count:
+                    return runs
+                else:
+                    runs.append((at, low, high))
             stop = first
-
-
-def _spans(column: Column, start: int, stop: int, numbered: NumberedHistory) -> Iterable[Run]:
-    low, high = column.positions[start], column.positions[stop - 1]
-    if high - low == stop - start - 1:
-        return numbered.item_ids.spans(low, high + 1)
-    return ((item_id, item_id) for item_id in map(numbered.item_ids.of, column.positions[start:stop]))
+    return runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +341,11 @@ class Snapshot:
     @property
     def exits(self) -> list[ItemGroup]:
         """The items that left by a step, and that no later step restored."""
-        return [group for step in self.steps if step.exits for group in lasting_exits(self.steps, step.index)]
+        exits: list[ItemGroup] = []
+        for step in self.steps:
+            if step.exits:
+                exits += lasting_exits(self.steps, step.index)
+        return exits
 
     @property
     def created(self) -> list[tuple[Any, int]]:
@@ -395,8 +399,10 @@ def without(groups: Iterable[ItemGroup], items: Container[int]) -> list[ItemGrou
 
 def lasting_exits(steps: Sequence[Step], index: int) -> Sequence[ItemGroup]:
     """Return the items that left by the step at an index of an assembly, and that no later step restored."""
-    exits = steps[index].exits
-    restored = {item for later in steps[index + 1 :] for item in later.injected} if exits else ()
+    exits, restored = steps[index].exits, set[int]()
+    for later in steps[index + 1 :] if exits else ():
+        if later.created:
+            restored.update(later.injected)
     return without(exits, restored) if restored else exits
 
 
@@ -417,11 +423,13 @@ def subtract_groups(new: Sequence[ItemGroup], old: Sequence[ItemGroup], *, tagge
                 view = view.minus(former.view)
             else:
                 of_other_histories.append(former)
-        rest = ItemGroup(view, group.numbered, *group.tag)
-        if of_other_histories and view:
+        if not view.length:
+            continue
+        rest = ItemGroup(view, group.numbered, group.outcome, group.reason)
+        if of_other_histories:
             items = {item for former in of_other_histories for item in former.numbered.of(former.view)}
             result += without([rest], items)
-        elif view:
+        else:
             result.append(rest)
     return result
 
@@ -433,16 +441,20 @@ def listed_exits(step: Step, last: Snapshot | None) -> tuple[list[tuple[Tag, lis
     """
     if not step.exits:
         return [], []
-    dropped = [group for group in step.exits if group.outcome is DecisionOutcome.DROPPED]
-    rest = [group for group in step.exits if group.outcome is not DecisionOutcome.DROPPED]
-    compacted = [(group.tag, item_id_runs(group.view, group.numbered)) for group in rest]
+    dropped: list[ItemGroup] = []
+    compacted: list[tuple[Tag, list[Run]]] = []
+    for group in step.exits:
+        if group.outcome is DecisionOutcome.DROPPED:
+            dropped.append(group)
+        else:
+            compacted.append((group.tag, item_id_runs(group.view, group.numbered)))
     chosen = _newest(dropped, MAX_RUNS + 1)
     unlisted: list[str] = []
     if len(chosen) > MAX_RUNS:
         chosen = _runs_to_list(step, dropped, last)
         counts = Counter({group.reason.value: 0 for group in dropped})
         for group in dropped:
-            counts[group.reason.value] += len(group.view)
+            counts[group.reason.value] += group.view.length
         for _, tag, (first, last_id) in chosen:
             counts[tag[1].value] -= last_id - first + 1
         unlisted = [reason for reason, count in counts.items() if count]
@@ -477,9 +489,9 @@ def _runs_to_list(step: Step, dropped: Sequence[ItemGroup], last: Snapshot | Non
 
 def _newest(groups: Sequence[ItemGroup], count: int) -> list[tuple[int, Tag, Run]]:
     """Return the newest runs of item ids in these groups, each with its position and the group's outcome and reason."""
-    runs = [
-        (position, group.tag, (first, last))
-        for group in groups
-        for position, first, last in islice(item_id_runs_backward(group.view, group.numbered), count)
-    ]
+    runs: list[tuple[int, Tag, Run]] = []
+    for group in groups:
+        tag = group.outcome, group.reason
+        for position, first, last in newest_item_id_runs(group.view, group.numbered, count):
+            runs.append((position, tag, (first, last)))
     return sorted(runs, key=itemgetter(0))[-count:] if count else []

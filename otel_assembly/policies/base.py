@@ -159,8 +159,12 @@ class DecidingPolicy:
         The result contains each parameter of the constructor that is also an attribute of the policy and whose value is
         a text, a number, a boolean or None. Other values, such as functions and lists, are left out.
         """
-        settings = [(name, getattr(self, name, self)) for name in parameters_of(type(self))]
-        return {name: value for name, value in settings if isinstance(value, CONFIG_TYPES)}
+        config: dict[str, int | float | bool | str | None] = {}
+        for name in parameters_of(type(self)):
+            value = getattr(self, name, self)
+            if isinstance(value, CONFIG_TYPES):
+                config[name] = value
+        return config
 
     def config_in(self, context: Context) -> Mapping[str, int | float | bool | str | None]:
         """Return the settings that are in effect in an assembly, for the policy's span.

@@ -15,8 +15,8 @@ from opentelemetry import trace
 from otel_assembly._internal.slices import LISTED
 from otel_assembly.decision import DecisionOutcome
 from otel_assembly.history.view import Run, View, is_in, to_runs
-from otel_assembly.ledger.record import arrivals, prefix_hash, tokens_by_kind
-from otel_assembly.ledger.snapshot import FIRST_MADE, item_id_runs, item_text, listed_exits, run_text, without
+from otel_assembly.ledger.record import tokens_by_kind
+from otel_assembly.ledger.snapshot import FIRST_MADE, item_id_runs, item_text, listed_exits, run_text
 from otel_assembly.messages.event_facts import EventKind, sendable
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.emitter import Arrays
@@ -48,9 +48,6 @@ def assembly_attributes(
     `departures` are the items that left the prompt in this turn. `halts` is the number of halts in the assembly.
     `content` redacts a text before export; None if content is not exported.
     """
-    made = record.made if departures.now else ()
-    newly_dropped = sum([dropped_of(without(groups, made) if made else groups) for groups in departures.now.values()])
-    resumed = sum([len(group.view) for group in departures.resumed])
     attributes: Attributes = {
         names.FORMAT_VERSION: names.READ_FORMAT,
         names.ID: record.assembly_id,
@@ -68,7 +65,7 @@ def assembly_attributes(
         names.PROMPTS_OUT: totals.prompts_out,
         names.DROPPED_COUNT: totals.dropped,
         names.DROPPED_TOKENS: totals.dropped_tokens,
-        names.NEWLY_DROPPED_COUNT: newly_dropped,
+        names.NEWLY_DROPPED_COUNT: departures.dropped,
         names.COMPACTED_COUNT: totals.compacted,
         names.COMPACTED_TOKENS: totals.compacted_tokens,
         names.INJECTED_TOKENS: totals.injected_tokens,
@@ -78,12 +75,12 @@ def assembly_attributes(
     }
     if totals.overflow is not None:
         attributes |= overflow_event(totals.overflow)
-    if resumed:  # items that left the prompt before this ledger began
-        attributes[names.RESUMED_COUNT] = resumed
+    if departures.resumed:  # items that left the prompt before this ledger began
+        attributes[names.RESUMED_COUNT] = sum([group.view.length for group in departures.resumed])
     if record.held_events is not None:
         attributes[names.PROVIDER_HELD_EVENTS] = record.held_events
     if record.allowed_edits:
-        attributes[names.PROVIDER_ALLOWED_EDITS] = list(record.allowed_edits)
+        attributes[names.PROVIDER_ALLOWED_EDITS] = record.allowed_edits
     if record.observed:
         if record.model is not None:  # the model may have been unknown when the span started
             attributes[names.MODEL] = record.model
@@ -102,30 +99,29 @@ def assembly_attributes(
     if record.error is None:
         if record.maintenance_error is None:
             attributes[names.PREFIX_TOKENS] = prefix.tokens
-            attributes[names.PREFIX_HASH] = prefix_hash(record, prefix)
+            events = record.view_out.part(0, prefix.events)
+            attributes[names.PREFIX_HASH] = record.ledger.prefix_hash(record.prompts_out[: prefix.prompts], events)
             if prefix.cause is not None:
                 attributes[names.PREFIX_BREAK] = prefix.cause
         kinds = tokens_by_kind(record)
         if kinds:
-            attributes[names.KIND_NAMES] = list(kinds)
-            attributes[names.KIND_TOKENS] = list(kinds.values())
+            attributes[names.KIND_NAMES] = tuple(kinds)
+            attributes[names.KIND_TOKENS] = tuple(kinds.values())
     if content is not None and (prompts := record.prompts_out):
         parts = [{"type": "text", "content": content(prompt)} for prompt in prompts]
         attributes[names.GEN_AI_SYSTEM_INSTRUCTIONS] = json.dumps(parts, ensure_ascii=False)
     return attributes
 
 
-def dropped_of(groups: Iterable[ItemGroup]) -> int:
-    """Return how many of these items were dropped, and not compacted."""
-    count = 0
-    for group in groups:
+def step_attributes(record: Record, step: Step, departed: Iterable[ItemGroup], halts: int) -> Attributes:
+    """Return the attributes that an ``apply_policy`` span gets at its end, except the arrays that list items.
+
+    `departed` are the items that left the prompt by this step in this turn. `halts` is the number of halts in the step.
+    """
+    newly_dropped = 0
+    for group in departed:
         if group.outcome is DecisionOutcome.DROPPED:
-            count += len(group.view)
-    return count
-
-
-def step_attributes(record: Record, step: Step, newly_dropped: int, halts: int) -> Attributes:
-    """Return the attributes that an ``apply_policy`` span gets at its end, except the arrays that list items."""
+            newly_dropped += group.view.length
     # A policy that raised and was skipped passed its input on unchanged.
     out = step.error is None or record.error is None
     tokens_in, tokens_out, injected, injected_tokens, dropped, dropped_tokens, compacted, compacted_tokens = (
@@ -134,8 +130,8 @@ def step_attributes(record: Record, step: Step, newly_dropped: int, halts: int) 
     attributes: Attributes = {
         names.TOKENS_IN: tokens_in,
         names.TOKENS_OUT: tokens_out,
-        names.EVENTS_IN: len(step.view_in),
-        names.EVENTS_OUT: len(step.view_out) if out else 0,
+        names.EVENTS_IN: step.view_in.length,
+        names.EVENTS_OUT: step.view_out.length if out else 0,
         names.EVENTS_INJECTED: injected,
         names.PROMPTS_IN: len(step.prompts_in),
         names.PROMPTS_OUT: len(step.prompts_out) if out else 0,
@@ -242,9 +238,10 @@ def assembly_arrays(record: Record, departures: Departures, content: Callable[[s
             resumed = chain.from_iterable(group.numbered.of(group.view) for group in departures.resumed)
             groups.append(([names.RESUMED_ITEMS], [runs_of(resumed)]))
         sources = list(map(sendable, record.sources))
-        tokens = list(map(record.meter.prompt, record.prompts_out))
+        tokens = [record.prompt_tokens([prompt]) for prompt in record.prompts_out]
         groups.append(([names.PROMPT_SOURCES, names.PROMPT_TOKENS], [sources, tokens]))
-    arrived = yield from arrivals(record)
+    source = record.ledger_input
+    arrived = yield from record.ledger.arrivals(source, record.steps, record.counted_by, record.table(source.view))
     if not arrived:
         return Arrays(groups)
     columns: list[list[Any]] = [[] for _ in _ARRIVED]
@@ -253,18 +250,19 @@ def assembly_arrays(record: Record, departures: Departures, content: Callable[[s
     estimated: list[int] = []
     replaced: Mapping[int, Iterable[Run]] | None = None
     for number, (item, numbered, position) in enumerate(arrived, 1):
-        history = numbered.history
-        table, atom, origin = history.table(record.meter), history.atom(position), ""
-        text = f"{item}" if item < FIRST_MADE else item_text(item)
+        history, text, origin = numbered.history, f"{item}", ""
+        table = history.table(record.meter)
+        kind, size, atom, links = history.entry(position)
         if item >= FIRST_MADE:
+            text = item_text(item)
             replaced = _replaced(record) if replaced is None else replaced
             origin = ",".join(texts_of(replaced.get(item, ())))
         items.append(text)
-        kinds.append(_KIND_NAMES[history.kind(position)])
+        kinds.append(_KIND_NAMES[kind])
         counts.append(table.known(position))
-        sizes.append(history.size(position))
+        sizes.append(size)
         atoms.append(text if atom == position else item_text(numbered.item_ids.of(atom)))
-        calls.append(history.calls(position))
+        calls.append(links)
         origins.append(origin)
         if content is not None:
             contents.append(content("\n".join(history.facts(position).texts)))

@@ -239,7 +239,7 @@ def running_calls(current: Any) -> list[Any]:
         current: The current span, which may be one of them.
     """
     calls: dict[tuple[int, int], Any] = {}
-    for span in enclosing_spans(current):
+    for span in enclosing_spans(current) if current.is_recording() else ():
         if not (span.is_recording() and is_model_call(span)):
             break
         calls[_key(span.get_span_context())] = span

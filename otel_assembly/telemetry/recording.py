@@ -33,7 +33,6 @@ from otel_assembly.telemetry.attributes import (
     StepItems,
     assembly_arrays,
     assembly_attributes,
-    dropped_of,
     put_budget,
     step_arrays,
     step_attributes,
@@ -427,7 +426,7 @@ class OpenRecording:
             left_tokens += tokens
             if group.outcome is DecisionOutcome.DROPPED:
                 attributes = {**agent, **policy, names.DECISION_REASON: group.reason.value}
-                points.append((catalogue.ITEMS_DROPPED, len(group.view), attributes, context))
+                points.append((catalogue.ITEMS_DROPPED, group.view.length, attributes, context))
                 points.append((catalogue.TOKENS_DROPPED, tokens, attributes, context))
         return left_tokens
 
@@ -462,14 +461,15 @@ class OpenRecording:
         for step, timing in zip(record.steps, self._policies, strict=False):
             if timing.span.is_recording():
                 try:
-                    self._describe_step(record, step, timing, departures)
+                    yield from self._describe_step(record, step, timing, departures)
                 except Exception as failure:  # noqa: BLE001  # a failure in one step must not prevent the others
                     self._emitter.failed("span", failure)
 
-    def _describe_step(self, record: Record, step: Step, timing: _PolicyTiming, departures: Departures) -> None:
-        halts, newly_dropped = max(step.halts, timing.halts), dropped_of(departures.now.get(step.index, ()))
-        attributes = step_attributes(record, step, newly_dropped, halts)
-        self._emitter.put(timing.span, timing.context, attributes, step_arrays(record, step), timing.ended_ns)
+    def _describe_step(self, record: Record, step: Step, timing: _PolicyTiming, departures: Departures) -> Slices[None]:
+        halts = max(step.halts, timing.halts)
+        attributes = step_attributes(record, step, departures.now.get(step.index, ()), halts)
+        arrays = step_arrays(record, step)
+        yield from self._emitter.putting(timing.span, timing.context, attributes, arrays, timing.ended_ns)
         for compaction in step.compactions if record.error is None else ():
             provenance = [run_text(*run) for run in compaction.provenance]
             if self._attempts is not None:
