@@ -238,7 +238,7 @@ class Ledger:
         if type(events) is list and not self.serial_slices.queue:
             with self.lock:
                 known = self._known
-                if known and len(events) - known <= SLICE and self._continues(events):
+                if known and len(events) - known <= SLICE and self._extend_list(events):
                     return _result_of(self._append(events))
         return await self.serial_slices.do(self._open_list(list(events)))
 
@@ -277,7 +277,7 @@ class Ledger:
             numbered = self._numbered = NumberedHistory(ListHistory(), ItemIds())
         # The last input may have been a `History`, which belongs to the caller.
         if isinstance(numbered.history, ListHistory) and (
-            self._continues(events) or (yield from self._is_copy(numbered, events))
+            self._extend_list(events) or (yield from self._adopt_copies(numbered, events))
         ):
             return (yield from self._append(events))
         return (yield from self._open_rearranged(numbered, events))
@@ -329,11 +329,14 @@ class Ledger:
             if known is not None:
                 self._number(numbered, known[start : start + SLICE])
 
-    def _continues(self, events: list[Any]) -> bool:
-        """Return True if a list starts with the objects of the previous list, and those were not changed in place.
+    def _extend_list(self, events: list[Any]) -> bool:
+        """Append a list's new messages to the ledger's own list, if the others are those of the previous list.
 
-        The new messages are first appended to this ledger's own list: two lists of one length are compared without a
-        copy, and for identical objects without a look at their content.
+        Two lists of one length are compared without a copy, and identical objects without a look at their content.
+
+        Returns:
+            False, and the ledger's list does not change, if the list starts with other objects than the previous one,
+            or with objects that were changed in place. True if there is no previous list.
         """
         previous, known = self._last_list, self._known
         if not known:
@@ -343,13 +346,13 @@ class Ledger:
             return False
         del previous[known:]  # messages that could not be read
         previous += events[known:]
-        if equal(previous, events) and ((self.observed and not self._may_change) or self._is_current(events, known)):
+        if equal(previous, events) and ((self.observed and not self._may_change) or self._compare_input(events, known)):
             return True
         del previous[known:]
         return False
 
-    def _is_current(self, events: list[Any], known: int) -> bool:
-        """Return True if the messages that are compared in this turn have the content that was read.
+    def _compare_input(self, events: list[Any], known: int) -> bool:
+        """Choose the messages to compare in this turn, and return whether they have the content that was read.
 
         Of a long list, these are compared: the messages that the previous assembly sent, the atom in front of them (its
         size decides the cut), all later messages, and a block of the others, in rotation.
@@ -412,8 +415,12 @@ class Ledger:
         """Compare all messages of the next list with the content that was read."""
         self._compares_all = True
 
-    def _is_copy(self, numbered: NumberedHistory, events: list[Any]) -> Slices[bool]:
-        """Return True if a list starts with other objects that have the content of the previous list's messages."""
+    def _adopt_copies(self, numbered: NumberedHistory, events: list[Any]) -> Slices[bool]:
+        """Replace the messages of the previous list by those of this list, if their content is equal.
+
+        Returns:
+            Whether they were replaced.
+        """
         known = self._known
         if known and self._all_dicts and len(events) >= known:
             for start in range(0, known, _COMPARED):
