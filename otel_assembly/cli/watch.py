@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import shlex
 import signal
 import sys
-from argparse import REMAINDER, ArgumentTypeError, BooleanOptionalAction
+from argparse import REMAINDER, Action, ArgumentTypeError, BooleanOptionalAction
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.threads import ThreadLimit
 from otel_assembly.cli.extras import FOLLOWED_LOG, LIVE_PAGE, TABLES, require
@@ -34,7 +35,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "watch",
         help="run a program, or follow a log, and show each model call live: the prompt, and the dropped messages",
-        usage="otel-assembly watch [OPTION ...] [PATH | -- COMMAND [ARGUMENT ...]]",
+        usage="otel-assembly watch [OPTION ...] [PATH | -- COMMAND [ARGUMENT ...]]\n"
+        "       otel-assembly watch PATH [OPTION ...]",
         description="Receive OTLP over HTTP on this machine and serve a page that shows each turn when its model call "
         "is made: the tokens of the prompt by kind of message, and the dropped messages with policy and reason. "
         "COMMAND is run with the variables that send its telemetry here, and a Python program under "
@@ -45,7 +47,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "on this machine unless --forward is used. --store, --forward and --stay do not apply to PATH.",
     )
     parser.add_argument(
-        "program", nargs=REMAINDER, metavar="PATH | -- COMMAND", help="the log, or the command with its arguments"
+        "words",
+        nargs=REMAINDER,
+        action=_PathOrCommand,
+        metavar="PATH | -- COMMAND",
+        help="the log, or the command with its arguments",
     )
     parser.add_argument("--port", type=_port, metavar="N", help="listen on this port (default: 4318, or a free port)")
     parser.add_argument(
@@ -65,7 +71,21 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action=BooleanOptionalAction,
         help="serve the page after COMMAND has ended, until Ctrl-C (default: yes at a terminal)",
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, path=None, others=(), command_line=None)
+
+
+class _PathOrCommand(Action):
+    """Store PATH and read the options after it; the words after ``--`` are the command, with its own options."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        if values[:1] == ["--"]:
+            namespace.command_line = values[1:]
+        elif namespace.path is None and values:
+            namespace.path, namespace.words = values[0], values
+            unknown = parser.parse_known_args(values[1:], namespace)[1]
+            namespace.others = [*namespace.others, *unknown]
+        else:
+            namespace.others = values
 
 
 def _port(text: str) -> int:
@@ -81,33 +101,30 @@ def run(arguments: argparse.Namespace) -> int:
         ConfigurationError: The options do not fit together, the log is missing, the port is taken, or the store cannot
             be opened.
     """
-    separator, *command = arguments.program or ["--"]
-    log = _log(arguments) if separator != "--" else None
-    if arguments.program == ["--"]:
+    log = None if arguments.path is None else _log(arguments)
+    if arguments.command_line == []:
         raise ConfigurationError(_SEPARATOR)
     if not hasattr(signal, "SIGHUP"):
         raise ConfigurationError("watch sends signals to its command, which Windows does not have; use WSL")
     require("watch", (*LIVE_PAGE, *(TABLES if arguments.tree else ()), *(FOLLOWED_LOG if log is not None else ())))
     from otel_assembly.watch import end_like
 
-    return end_like(asyncio.run(_Watch(arguments, command if log is None else (), log).run()))
+    return end_like(asyncio.run(_Watch(arguments, arguments.command_line or (), log).run()))
 
 
 def _log(arguments: argparse.Namespace) -> Path:
     """Return the log to follow, after a check of the command line."""
-    path, *others = arguments.program
-    if "--" in others:
-        raise ConfigurationError("watch follows a log or runs a command, not both: name PATH, or -- COMMAND")
-    if others and others[0].startswith("-"):
-        raise ConfigurationError(f"put the options before the log: otel-assembly watch {others[0]} {path}")
-    if others:
-        raise ConfigurationError(_SEPARATOR)
-    log = Path(path)
+    log = Path(arguments.path)
     if not log.is_file() and not log.is_dir():
         problem = "is a device or a pipe" if log.exists() else "does not exist"
         raise ConfigurationError(
-            f"{path}: {problem}; name a log or its directory, or put -- before a command: otel-assembly watch -- {path}"
+            f"{log}: {problem}; name a log or its directory, or put -- before a command: "
+            f"otel-assembly watch -- {shlex.join(arguments.words)}"
         )
+    if arguments.command_line is not None:
+        raise ConfigurationError("watch follows a log or runs a command, not both: name PATH, or -- COMMAND")
+    if arguments.others:
+        raise ConfigurationError(f"watch follows one log or directory; remove {shlex.join(arguments.others)}")
     options = {"--store": arguments.store, "--forward": arguments.forward, "--stay": arguments.stay}
     for option, value in options.items():
         if value is not None:

@@ -132,7 +132,19 @@ def test_a_taken_port_is_one_line_and_another_one_is_used_by_default():
 def test_a_command_needs_the_separator():
     with Watch("python", "agent.py", starts=False) as watch:
         assert watch.end() == 2
+    (line,) = watch.said
+    assert line == (
+        "otel-assembly: python: does not exist; name a log or its directory, or put -- before a command: "
+        "otel-assembly watch -- python agent.py"
+    )
+    with Watch("--port", 0, "--", starts=False) as watch:
+        assert watch.end() == 2
     assert watch.said == ["otel-assembly: put -- before the command: otel-assembly watch -- python agent.py"]
+
+
+def test_the_options_after_the_separator_are_those_of_the_command():
+    with Watch("--port", 0, "--", sys.executable, "-c", "import sys; print(sys.argv[1:])", "--port", "--") as watch:
+        assert watch.process.stdout.readline() == "['--port', '--']\n"
 
 
 def test_an_interpreter_without_the_instrumentation_is_named(tmp_path):

@@ -174,11 +174,22 @@ def test_the_newest_log_of_a_directory_is_followed_and_a_newer_one_too(tmp_path)
 def test_content_is_hidden_on_request(tmp_path):
     log = tmp_path / "s-1.jsonl"
     log.write_text(lines(*compacted(logical=True).lines))
-    with Watch("--port", 0, "--no-content", log) as watch:
+    with Watch("--port", 0, log, "--no-content", "--host", "localhost") as watch:
         assert watch.line("message content").rstrip().endswith("message content of the log is hidden")
         shown = Shown(watch)
         shown.until_turns(3)
         assert shown.texts == set()
+
+
+@pytest.mark.parametrize("after", [0, 2, 3])
+def test_options_stand_before_the_path_and_after_it(tmp_path, after):
+    log = tmp_path / "s-1.jsonl"
+    log.write_text(lines(*compacted(logical=True).lines))
+    options = ["--tree", "--port", "0"]
+    before = len(options) - after
+    with Watch(*options[:before], log, *options[before:]) as watch:
+        Shown(watch).until_turns(3)
+        assert watch.process.stdout.readline().startswith("agent ")
 
 
 def test_an_unreadable_file_is_one_line_until_it_is_readable(tmp_path):
@@ -197,12 +208,16 @@ def test_an_unreadable_file_is_one_line_until_it_is_readable(tmp_path):
     ("arguments", "said"),
     [
         (["missing.jsonl"], "missing.jsonl: does not exist; name a log or its directory, or put -- before a command"),
+        (["python", "-m", "agent"], "put -- before a command: otel-assembly watch -- python -m agent"),
         (["/dev/null"], "/dev/null: is a device or a pipe"),
         (["log.jsonl", "--", "ls"], "watch follows a log or runs a command, not both"),
-        (["log.jsonl", "--no-content"], "put the options before the log: otel-assembly watch --no-content log.jsonl"),
+        (["log.jsonl", "--port", "0", "--", "ls"], "watch follows a log or runs a command, not both"),
+        (["log.jsonl", "--colour"], "watch follows one log or directory; remove --colour"),
+        (["log.jsonl", "other.jsonl", "--port", "0"], "watch follows one log or directory; remove other.jsonl"),
+        (["log.jsonl", "--port", "x"], "--port: must be a number from 0 to 65535, got 'x'"),
         (["--store", "turns.db", "log.jsonl"], "--store does not apply to a log; run watch without it"),
         (["--forward", "http://127.0.0.1:9", "log.jsonl"], "--forward does not apply to a log"),
-        (["--no-stay", "log.jsonl"], "--stay does not apply to a log"),
+        (["log.jsonl", "--no-stay"], "--stay does not apply to a log"),
     ],
 )
 def test_a_wrong_command_line_is_one_line(tmp_path, monkeypatch, arguments, said):
