@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.server
 import json
+import queue
 import re
 import socket
 import sys
@@ -21,7 +23,9 @@ from transcripts.claude_code_session import compacted
 from watch.watching import PROGRAMS, Watch
 
 from otel_assembly import ModelRequest, ModelResponse, OpenTelemetryRecorder
+from otel_assembly.page import RowStore, render_live_page
 from otel_assembly.telemetry import ContentCapture, TelemetrySettings
+from otel_assembly.watch import Feed
 
 pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
@@ -31,6 +35,9 @@ def provider():
     server = ChatProvider()
     yield server
     server.close()
+
+
+PRESS = "document.activeElement.dispatchEvent(new KeyboardEvent('keydown', { key: arguments[0], bubbles: true }))"
 
 
 class LivePage:
@@ -291,6 +298,104 @@ async def test_a_page_that_connects_again_keeps_its_selection_and_gets_the_misse
     assert "Turn 0" in page.text("#turn-head")
     assert page.text("header").count("1 conversation,") == 1
     line.close()
+
+
+class Patches:
+    """A server of a live page whose patches a test sends."""
+
+    def __init__(self):
+        self.queue = queue.Queue()
+        page, patches = render_live_page("log").encode(), self.queue
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                is_stream = self.path.startswith("/events")
+                self.send_response(200)
+                self.send_header("content-type", "text/event-stream" if is_stream else "text/html")
+                self.end_headers()
+                if not is_stream:
+                    self.wfile.write(page)
+                    return
+                while (event := patches.get()) is not None:
+                    self.wfile.write(event.encode())
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self.server.server_port}/"
+
+    def send(self, event):
+        self.queue.put(f"event: {event.name}\ndata: {event.data}\n\n")
+
+    def close(self):
+        self.queue.put(None)
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.fixture
+def patches():
+    server = Patches()
+    yield server
+    server.close()
+
+
+TYPE = (
+    "const field = document.querySelector('#search'); field.value = 'question'; field.dispatchEvent(new Event('input'))"
+)
+
+
+@pytest.mark.parametrize("has_other", [True, False])
+async def test_a_removed_conversation_can_be_used_until_the_page_is_drawn_again(chromium, patches, has_other):
+    page = LivePage(chromium)
+    chromium.get("about:blank")
+    chromium.get_log("browser")
+    chromium.get(patches.url)
+    feed = Feed(RowStore())
+    for name in ("other", "shown")[not has_other :]:
+        for request in await spans_of(messages(3), conversation=name):
+            await feed.receive("traces", request, is_json=False)
+    events = feed.events()
+    while (event := await anext(events)).name != "ready":
+        patches.send(event)
+    patches.send(event)
+    page.shows(".chart-head", "3 turns")
+    page.shows("main h2", "shown")
+    page.run("document.querySelector('.layer').focus()")
+    page.run(PRESS, "Enter")
+    page.shows(".items", "Question 0")
+    page.run(TYPE)
+    page.shows("#results", "Question 0")
+    # Without frames, the page is not drawn again after the conversation is removed.
+    page.run("window.asked = 0; window.requestAnimationFrame = () => (window.asked += 1)")
+    await feed.remove("shown")
+    patches.send(await anext(events))
+    page.until(lambda: page.run("return window.asked"), "the patch")
+    assert page.run("return document.querySelector('#results').hidden")
+    page.run(TYPE)
+    page.shows("#said", "Nothing found|items? found")
+    for row in ("document.querySelector('.items .row:not(.head)')", "document.querySelector('.chip')"):
+        page.run(f"{row}?.click()")
+    for key in ("t", "t", "0", "+", "n"):
+        page.run(PRESS, key)
+    assert page.errors() == []
+    await events.aclose()
+    feed.close()
+
+
+async def test_an_empty_live_page_can_be_used(chromium, watch):
+    page = LivePage(chromium, watch)
+    page.shows(".live", "live")
+    page.run("document.querySelector('#search').focus()")
+    page.run(TYPE)
+    page.shows("#said", "Nothing found")
+    for key in ("t", "0", "+", "-"):
+        page.run("document.body.dispatchEvent(new KeyboardEvent('keydown', { key: arguments[0], bubbles: true }))", key)
+    page.run("for (const button of document.querySelectorAll('.tools button')) button.click()")
+    assert page.errors() == []
 
 
 async def test_nothing_on_the_live_page_is_inaccessible(chromium, watch):

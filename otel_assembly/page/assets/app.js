@@ -36,7 +36,8 @@ function nameOf(recorded, files) {
   return { name, aside: name === recorded.id ? recorded.file && `in ${recorded.file}` : recorded.id };
 }
 
-const here = () => conversations[now.conversation];
+// The shown conversation; undefined if the page has none. A conversation that was removed stays until the next redraw.
+const here = () => now.removed ?? conversations[now.conversation];
 const active = () => here().ledgers[now.ledger];
 
 // Theme
@@ -79,8 +80,7 @@ function tally() {
 // Conversations
 
 function choose(index, byUser = false) {
-  now.conversation = index;
-  now.chosen = byUser;
+  Object.assign(now, { conversation: index, removed: null, chosen: byUser });
   Object.assign(now, { ledger: 0, item: null, open: false });
   for (const conversation of conversations) conversation.shown = conversation === here();
   side?.table.draw(true);
@@ -151,8 +151,11 @@ function scales(ledgers) {
   return tops.map((top) => ({ most: top * 4 < most ? top : most, own: top * 4 < most }));
 }
 
-function drawCharts(kinds = kindsOf(here().ledgers), marks = marksOf(here().ledgers)) {
-  const ledgers = here().ledgers;
+function drawCharts(kinds, marks) {
+  if (!here()) return;
+  const { ledgers } = here();
+  kinds ??= kindsOf(ledgers);
+  marks ??= marksOf(ledgers);
   legend(ledgers, kinds, marks);
   parts.tip.hidden = true;
   if (now.table) {
@@ -379,7 +382,7 @@ document.addEventListener("keydown", (event) => {
   } else if (event.key === "/" && !typing) {
     event.preventDefault();
     parts.search.focus();
-  } else if (typing) return;
+  } else if (typing || !here()) return;
   else if (event.key === "t") toggleTable();
   else if (event.key === "+" || event.key === "=") zoom(0.5);
   else if (event.key === "-") zoom(2);
@@ -401,7 +404,7 @@ function start() {
   byId("side").hidden = true;
   new ResizeObserver(() => { for (const chart of charts) chart.resize(); if (charts.length) moved(); }).observe(byId("main"));
   if (data.live) {
-    refill(byId("main"), el("p", { class: "note" }, "No assembly has arrived yet. A turn is shown here when a program makes a model call."));
+    showNothing();
     listen();
     return;
   }

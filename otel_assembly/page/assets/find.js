@@ -5,13 +5,14 @@ function find() {
   clearTimeout(waiting);
   waiting = setTimeout(() => {
     const query = parts.search.value;
-    const { found, total, anyText } = search([active(), ...here().ledgers.filter((ledger) => ledger !== active())], texts, query);
+    const ledgers = here()?.ledgers ?? [];
+    const { found, total, anyText } = search([...ledgers.slice(now.ledger), ...ledgers.slice(0, now.ledger)], texts, query);
     results = { found, active: -1 };
-    const many = here().ledgers.length > 1;
+    const many = ledgers.length > 1;
     refill(parts.results, found.map(({ ledger, item, where }, index) => el("div", {
       role: "option", id: `result-${index}`, class: "result", "aria-selected": "false", onmousedown: (event) => { event.preventDefault(); pick(index); },
     }, el("span", { class: "c-item" }, item.o), kindLabel(item.k), many ? foreign(ledger.name, "span", { class: "dim" }) : null,
-    where >= 0 ? snippet(texts[item.x][0], where, query.trim().length) : null)));
+    where >= 0 ? snippet(textOf(item, texts), where, query.trim().length) : null)));
     const shown = query.trim() !== "";
     parts.results.hidden = !shown || !found.length;
     parts.search.setAttribute("aria-expanded", String(!parts.results.hidden));
@@ -47,6 +48,11 @@ function closeResults(clear) {
   if (clear) parts.search.value = "";
   parts.results.hidden = parts.note.hidden = true;
   parts.search.setAttribute("aria-expanded", "false");
+}
+
+function forgetResults() {
+  results = null;
+  closeResults(false);
 }
 
 function pick(index) {

@@ -16,6 +16,9 @@ function itemsIn(ledger, turn) {
   return [...order.flatMap((id) => [...(before.get(id) ?? []), id]), ...(before.get(null) ?? []), ...[...new Set(lists)].filter((id) => !made.has(id))];
 }
 
+// The text of an item; empty if it was not captured, or if its conversation was removed and is drawn once more.
+const textOf = (item, texts) => texts[item.x]?.[0] ?? "";
+
 function itemRows(ledger, turn, place) {
   const order = new Map(expand(turn.kept).map((item, index) => [item, index]));
   const end = prefixEnd(ledger, turn, place);
@@ -38,8 +41,6 @@ const FILTERS = {
 
 function itemsOf(ledger, turn, place, texts, filter, on) {
   const all = itemRows(ledger, turn, place);
-  // The rows of a conversation that was removed can be drawn once more when the layout changes.
-  const text = (item) => (item.x === undefined ? "" : texts[item.x]?.[0] ?? "");
   const any = all.some(({ item }) => item.x !== undefined);
   const columns = [
     { title: "Item", css: "c-item", cell: ({ item }) => item.o },
@@ -48,7 +49,7 @@ function itemsOf(ledger, turn, place, texts, filter, on) {
     { title: "Tokens", css: "c-tokens number", cell: ({ tokens }) => (tokens === null ? "?" : count(tokens)) },
     { title: "Since", css: "c-since number", hint: "The first turn of this state; ≤ if the turns before it are missing from the spans", cell: ({ item }) => ledger.since(item.o, place) },
     { title: "Rule and policy", css: "c-rule", cell: ({ state }) => (state.in || state.word === "not sent" ? "" : [state.reason ?? (state.some.length ? [...new Set(state.some.map(({ reason }) => reason))].join(" or ") : "reason unknown"), state.policy ? el("span", { class: "dim" }, " ", foreign(state.policy)) : null]) },
-    ...(any ? [{ title: "Text", css: "c-text", cell: ({ item }) => foreign(text(item).slice(0, 200)) }] : []),
+    ...(any ? [{ title: "Text", css: "c-text", cell: ({ item }) => foreign(textOf(item, texts).slice(0, 200)) }] : []),
   ];
   const table = new Rows({
     label: `Items after turn ${turn.n}`, columns, rows: sorted(all.filter(FILTERS[filter][1]), filter), open: (row) => row && on.follow(row.item.o),
@@ -90,7 +91,7 @@ function itemCard(ledger, item, texts, on) {
     el("h3", {}, "Across the turns"),
     stretchList(ledger, item),
     el("h3", {}, "Text"),
-    item.x === undefined ? el("p", { class: "note" }, "Not captured.") : captured(texts[item.x]),
+    captured(texts[item.x]),
   ];
 }
 
@@ -129,7 +130,7 @@ function search(ledgers, texts, query) {
     anyText ||= item.x !== undefined;
     let where = -1;
     if (item.x !== undefined) {
-      if (!hits.has(item.x)) hits.set(item.x, texts[item.x][0].toLocaleLowerCase().indexOf(wanted));
+      if (!hits.has(item.x)) hits.set(item.x, textOf(item, texts).toLocaleLowerCase().indexOf(wanted));
       where = hits.get(item.x);
     }
     const exact = id === item.o;

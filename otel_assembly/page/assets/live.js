@@ -36,7 +36,16 @@ function remove(key) {
   const [gone] = conversations.splice(index, 1);
   for (const ledger of gone.ledgers) for (const number of [...[...ledger.items.values()].map(({ x }) => x), ...ledger.turns.flatMap(({ said }) => said ?? [])]) delete texts[number];
   if (index < now.conversation) now.conversation--;
-  else if (index === now.conversation) live.drawn = null;
+  else if (index === now.conversation && live.drawn) {
+    live.drawn = null;
+    now.removed = gone;
+    forgetResults();
+  }
+}
+
+function showNothing() {
+  charts = [];
+  refill(byId("main"), el("p", { class: "note" }, "No assembly has arrived yet. A turn is shown here when a program makes a model call."));
 }
 
 function later() {
@@ -55,7 +64,7 @@ function redraw() {
   const changed = live.changed;
   live.changed = new Map();
   tally();
-  if (!conversations.length) return;
+  if (!conversations.length) return showNothing();
   list();
   if (live.drawn === null) return reopen();
   const newest = conversations.at(-1), { ledgers } = here();

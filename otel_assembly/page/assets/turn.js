@@ -176,7 +176,9 @@ function promptsOf(turn, texts) {
     (turn.said?.[index] ?? null) === null ? line(source, tokens) : el("details", {}, el("summary", {}, line(source, tokens)), captured(texts[turn.said[index]]))))));
 }
 
-function captured([text, whole]) {
+function captured(entry) {
+  if (!entry) return el("p", { class: "note" }, "Not captured.");
+  const [text, whole] = entry;
   return [foreign(text, "div", { class: "text", tabindex: "0", role: "region", "aria-label": "Captured text" }),
     whole ? el("p", { class: "note" }, `Truncated: showing ${count(text.length)} of ${count(whole)} characters.`) : null];
 }
