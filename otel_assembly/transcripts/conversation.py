@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.transcripts.json_values import MalformedError
@@ -11,7 +12,7 @@ from otel_assembly.transcripts.json_values import MalformedError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["Conversation", "LoggedCall", "LoggedReduction", "arrived_messages"]
+__all__ = ["Arrivals", "Conversation", "LoggedCall", "LoggedReduction", "arrived_messages"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +82,47 @@ class Conversation:
     skipped: Counter[str] = field(default_factory=Counter)
 
 
+class Arrivals:
+    """The messages of a log's calls, each once, in the order of its first call, without those that reductions created.
+
+    The messages that a call shares with the call before it are skipped: without this, a log of 1,000 calls takes
+    500,000 steps.
+    """
+
+    def __init__(self) -> None:
+        self._arrived: dict[int, dict[str, Any]] = {}
+        self._created: set[int] = set()
+        self._newest: Sequence[dict[str, Any]] = ()
+
+    def add(self, call: LoggedCall) -> None:
+        """Add the messages of the next call."""
+        if call.reduction is not None:
+            self._created.update(map(id, call.reduction.created))
+            self._add(call.reduction.before)
+        self._add(call.messages)
+
+    def _add(self, messages: Sequence[dict[str, Any]]) -> None:
+        shared = len(self._newest) if all(map(is_, self._newest, messages)) else 0
+        for message in messages[shared:]:
+            if id(message) not in self._created:
+                self._arrived.setdefault(id(message), message)
+        self._newest = messages
+
+    def messages(self, pending: Iterable[dict[str, Any]] = ()) -> list[dict[str, Any]]:
+        """Return the messages, then those of the next request, which the log does not contain yet.
+
+        Raises:
+            MalformedError: There are no messages.
+        """
+        known = self._arrived.keys() | self._created
+        arrived = {id(message): message for message in pending if id(message) not in known}
+        if not self._arrived and not arrived:
+            raise MalformedError("a log without messages, expected at least one")
+        return [*self._arrived.values(), *arrived.values()]
+
+
 def arrived_messages(calls: Iterable[LoggedCall], pending: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
-    """Return each message of a log once, in the order of its first call, without those that reductions created.
+    """Return the messages of a whole log, as `Arrivals.messages` does.
 
     Args:
         calls: The calls.
@@ -91,20 +131,7 @@ def arrived_messages(calls: Iterable[LoggedCall], pending: Sequence[dict[str, An
     Raises:
         MalformedError: There are no messages.
     """
-    arrived: dict[int, dict[str, Any]] = {}
-    created: set[int] = set()
+    arrivals = Arrivals()
     for call in calls:
-        if call.reduction is not None:
-            created.update(map(id, call.reduction.created))
-            for message in call.reduction.before:
-                if id(message) not in created:
-                    arrived.setdefault(id(message), message)
-        for message in call.messages:
-            if id(message) not in created:
-                arrived.setdefault(id(message), message)
-    for message in pending:
-        if id(message) not in created:
-            arrived.setdefault(id(message), message)
-    if not arrived:
-        raise MalformedError("a log without messages, expected at least one")
-    return list(arrived.values())
+        arrivals.add(call)
+    return arrivals.messages(pending)

@@ -38,7 +38,8 @@ class EventLog:
         self._response_of = response_of
         self._view: list[Event] = []
         self._responses: set[str] = set()
-        self._merged: dict[tuple[int, ...], dict[str, Any]] = {}
+        #: The messages by the ids of their events. The events are kept too, because a new event could get a free id.
+        self._merged: dict[tuple[int, ...], tuple[list[Event], dict[str, Any]]] = {}
         self._reduction: LoggedReduction | None = None
 
     def add(self, event: Event) -> None:
@@ -97,5 +98,5 @@ class EventLog:
             merged = dict(parts[0])
             for part in parts[1:]:
                 merged.setdefault("tool_calls", []).extend(part.get("tool_calls", ()))
-            self._merged[key] = readable(merged, self.skipped)
-        return self._merged[key]
+            self._merged[key] = group, readable(merged, self.skipped)
+        return self._merged[key][1]

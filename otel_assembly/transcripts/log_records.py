@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.transcripts.json_values import MalformedError, excerpt
 
@@ -12,7 +12,16 @@ if TYPE_CHECKING:
 
     from otel_assembly.transcripts.records import Record
 
-__all__ = ["count_unknown", "fields_of", "log_objects", "objects_in", "text_in", "texts_of"]
+__all__ = [
+    "INCOMPLETE",
+    "count_unknown",
+    "fields_of",
+    "log_objects",
+    "objects_in",
+    "text_in",
+    "texts_of",
+    "unparsed_problem",
+]
 
 
 def log_objects(records: Iterable[Record], skipped: Counter[str]) -> Iterator[dict[str, Any]]:
@@ -23,7 +32,7 @@ def log_objects(records: Iterable[Record], skipped: Counter[str]) -> Iterator[di
     bad: Record | None = None
     for record in records:
         if bad is not None:
-            skipped[_problem(bad)] += 1
+            skipped[unparsed_problem(bad)] += 1
             bad = None
         if isinstance(record.value, MalformedError):
             bad = record
@@ -32,10 +41,14 @@ def log_objects(records: Iterable[Record], skipped: Counter[str]) -> Iterator[di
         else:
             skipped["record that is not an object"] += 1
     if bad is not None:
-        skipped["incomplete last line"] += 1
+        skipped[INCOMPLETE] += 1
 
 
-def _problem(record: Record) -> str:
+#: The description of a last line that is not JSON: a program may still be writing it.
+INCOMPLETE: Final = "incomplete last line"
+
+
+def unparsed_problem(record: Record) -> str:
     """Return the problem of a line without its position, so that equal problems are counted together."""
     problem = str(record.value)
     return "line that is not JSON" if problem.startswith("not JSON") else f"line that cannot be read: {problem}"

@@ -17,18 +17,23 @@ from typing import IO, TYPE_CHECKING, Any, cast
 from otel_assembly.errors import TranscriptError
 from otel_assembly.transcripts.conversation import Conversation, LoggedCall
 from otel_assembly.transcripts.json_values import MalformedError
-from otel_assembly.transcripts.records import Record, records
+from otel_assembly.transcripts.records import Record, appended_records, has_lines, records
 from otel_assembly.transcripts.transcript_format import Sample, TranscriptFormat, recognize, unknown_format
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-__all__ = ["Transcript", "read_transcripts"]
+    from otel_assembly.transcripts.growing_log import GrowingLog
+
+__all__ = ["GrowingFile", "Transcript", "read_transcripts"]
 
 _GZIP = b"\x1f\x8b"
 
 #: The most records at the beginning of a file that are used to recognize its format.
 _SAMPLE = 100
+
+#: The bytes before appended lines that are compared, to notice that a file was replaced.
+_COMPARED = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,41 +143,64 @@ def _file_problem(path: str) -> str | None:
     return None if stat.S_ISREG(mode) else "is a device or a pipe, expected a regular file, or - for standard input"
 
 
-def _transcripts(path: str, file_records: Iterator[Record]) -> Iterator[Transcript | TranscriptError]:
-    """Yield the conversations of a file's records.
+@dataclass(slots=True)
+class _Recognition:
+    """Recognizes the format of a file by its first records.
 
     The records together are one log, or each record has a format of its own. The first records determine which: reading
     continues until a format of either kind is recognized.
+
+    Attributes:
+        sample: The records so far.
+        values: The values of these records, without those that cannot be parsed.
+        log: The format of all records together; None if it is unknown, or if each record has its own format.
+        has_conversations: True if each record has its own format.
+        is_decided: True if further records do not change the result.
     """
-    sample: list[Record] = []
-    values: list[Any] = []
-    is_recognized = False
-    for record in file_records:
-        sample.append(record)
-        if not isinstance(record.value, MalformedError):
-            values.append(record.value)
-            log = recognize(Sample(values, is_complete=False), is_log=True)
-            if log is not None:
-                yield from _conversations_of(log, path, chain(sample, file_records), sample[0])
+
+    sample: list[Record] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
+    log: TranscriptFormat | None = None
+    has_conversations: bool = False
+    is_decided: bool = False
+
+    def add_until_decided(self, file_records: Iterator[Record]) -> None:
+        """Add the next records of the file; those after the decision are left in the iterator."""
+        for record in file_records:
+            self.sample.append(record)
+            if not isinstance(record.value, MalformedError):
+                self.values.append(record.value)
+                self.log = recognize(Sample(self.values, is_complete=False), is_log=True)
+                self.has_conversations = self.log is None and _format_of(record.value) is not None
+            self.is_decided = self.log is not None or self.has_conversations or len(self.sample) == _SAMPLE
+            if self.is_decided:
                 return
-            is_recognized = _format_of(record.value) is not None
-        if is_recognized or len(sample) == _SAMPLE:
-            break
-    else:
-        log = recognize(Sample(values, is_complete=True), is_log=True) if values else None
-        if log is not None:
-            yield from _conversations_of(log, path, iter(sample), sample[0])
-            return
-    if is_recognized:
-        for record in chain(sample, file_records):
+
+    def end(self) -> None:
+        """Decide without further records."""
+        if self.values and not self.is_decided:
+            self.log = recognize(Sample(self.values, is_complete=True), is_log=True)
+
+
+def _transcripts(path: str, file_records: Iterator[Record]) -> Iterator[Transcript | TranscriptError]:
+    """Yield the conversations of a file's records."""
+    found = _Recognition()
+    found.add_until_decided(file_records)
+    found.end()
+    all_records = chain(found.sample, file_records)
+    if found.log is not None:
+        yield from _conversations_of(found.log, path, all_records, found.sample[0])
+    elif found.has_conversations:
+        for record in all_records:
             yield from _conversations_of_record(path, record)
-        return
-    for record in chain(sample, file_records):
-        if isinstance(record.value, MalformedError):
-            yield TranscriptError(path, record.line, str(record.value))
-    if values:
-        first = next(record for record in sample if record.value is values[0])
-        yield TranscriptError(path, first.line, unknown_format(Sample(values, is_complete=True), names_formats=True))
+    else:
+        for record in all_records:
+            if isinstance(record.value, MalformedError):
+                yield TranscriptError(path, record.line, str(record.value))
+        if found.values:
+            first = next(record for record in found.sample if record.value is found.values[0])
+            sample = Sample(found.values, is_complete=True)
+            yield TranscriptError(path, first.line, unknown_format(sample, names_formats=True))
 
 
 def _format_of(value: Any) -> TranscriptFormat | None:
@@ -200,10 +228,15 @@ def _conversations_of_record(path: str, record: Record) -> Iterator[Transcript |
 
 
 def _conversations_of(
-    found: TranscriptFormat, path: str, format_records: Iterable[Record], first: Record
+    found: TranscriptFormat,
+    path: str,
+    format_records: Iterable[Record],
+    first: Record,
+    log: GrowingLog | None = None,
 ) -> Iterator[Transcript | TranscriptError]:
+    """Yield the conversations of records in one format; with a log, those of the log after the records are added."""
     try:
-        for conversation in found.read(iter(format_records)):
+        for conversation in found.read(iter(format_records)) if log is None else log.read(format_records):
             if isinstance(conversation, Conversation):
                 yield _transcript(path, first, found, conversation)
             else:
@@ -231,3 +264,117 @@ def _transcript(path: str, record: Record, found: TranscriptFormat, conversation
         unknown=conversation.unknown,
         skipped=conversation.skipped,
     )
+
+
+class GrowingFile:
+    """The conversations of a file to which a program appends.
+
+    Only appended lines are parsed if the file is JSON Lines. Other files are read again as a whole. The same applies to
+    a file that was truncated or replaced: it is shorter, has another inode, or differs in the last 4 KiB before the
+    appended lines.
+
+    Example::
+
+        file = GrowingFile("session.jsonl")
+        while True:
+            for transcript in file.read():
+                print(transcript)
+
+    Args:
+        path: The file's path.
+
+    Attributes:
+        is_partial: True if the last reading yielded only the conversations of appended records, each of which contains
+            whole conversations; False if it yielded all conversations of the file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = os.fsdecode(path)
+        self._start_again()
+
+    def _start_again(self) -> None:
+        self.is_partial = False
+        self._recognition = _Recognition()
+        self._records: list[Record] = []
+        self._log: GrowingLog | None = None
+        self._inode = self._size = self._modified = self._lines = self._position = 0
+        #: The bytes before the position after the last whole line, and a value after it whose line has no end yet.
+        self._before = self._unended = b""
+
+    def read(self) -> Iterator[Transcript | TranscriptError]:
+        """Yield the conversations of the file, or those of its appended records.
+
+        The conversations and errors are those that `read_transcripts` yields for a growing file.
+        """
+        if _file_problem(self._path) is None:
+            try:
+                appended = self._appended()
+            except OSError as error:
+                yield TranscriptError(self._path, None, f"cannot be read: {error.strerror or type(error).__name__}")
+                return
+            if appended is not None:
+                yield from self._read_records(appended)
+                if self._recognition.is_decided:
+                    return
+        self._start_again()
+        yield from read_transcripts([self._path], growing=True)
+
+    def _appended(self) -> list[Record] | None:
+        """Return the records that were not read yet; None if the file is not JSON Lines."""
+        with open(self._path, "rb") as stream:
+            if not self._continues(stream):
+                self._start_again()
+            stream.seek(0)
+            if not self._position and not has_lines(stream, self._path):
+                return None
+            stream.seek(self._position)
+            data = stream.read()
+            found = os.fstat(stream.fileno())
+        self._inode, self._modified, self._size = found.st_ino, found.st_mtime_ns, self._position + len(data)
+        end = data.rfind(b"\n") + 1
+        new = list(appended_records(data[:end], self._lines))
+        self._lines += data.count(b"\n")
+        last = list(appended_records(data[end:], self._lines))
+        known = 1 if self._unended else 0
+        self._unended = data[end:] if last else b""
+        self._before = (self._before + data[max(0, end - _COMPARED) : end])[-_COMPARED:]
+        self._position += end
+        return [*new, *last][known:]
+
+    def _continues(self, stream: IO[bytes]) -> bool:
+        """Return whether the file is the one that was read before, with nothing changed but appended bytes."""
+        found = os.fstat(stream.fileno())
+        if found.st_ino != self._inode or found.st_size < self._size:
+            return False
+        if found.st_size == self._size and found.st_mtime_ns != self._modified:
+            return False
+        stream.seek(self._position - len(self._before))
+        expected = self._before + self._unended
+        if stream.read(len(expected)) != expected:
+            return False
+        # Only blanks can follow a value on its line.
+        rest = stream.readline(_COMPARED) if self._unended else b""
+        return not rest.strip() and len(rest) < _COMPARED
+
+    def _read_records(self, appended: list[Record]) -> Iterator[Transcript | TranscriptError]:
+        found, new = self._recognition, iter(appended)
+        self.is_partial = found.has_conversations
+        if not found.is_decided:
+            found.add_until_decided(new)
+            new = chain(found.sample, new)
+        if found.has_conversations:
+            for record in new:
+                yield from _conversations_of_record(self._path, record)
+        elif found.log is not None:
+            if found.log.new_log is None:
+                self._records += new
+                yield from _conversations_of(found.log, self._path, self._records, found.sample[0])
+                return
+            self._log = self._log or found.log.new_log()
+            for transcript in _conversations_of(found.log, self._path, new, found.sample[0], self._log):
+                if isinstance(transcript, TranscriptError):
+                    self._start_again()  # records may be missing in the log
+                    self._recognition.is_decided = True
+                yield transcript
+        else:
+            found.is_decided = False

@@ -11,14 +11,16 @@ import os
 import zipfile
 import zlib
 from dataclasses import dataclass
+from io import BytesIO
+from itertools import islice
 from typing import IO, TYPE_CHECKING, Any
 
 from otel_assembly.transcripts.json_values import MalformedError, excerpt, parse, skip_space, value_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-__all__ = ["MAX_DOCUMENT_BYTES", "MAX_LINE_BYTES", "Record", "records"]
+__all__ = ["MAX_DOCUMENT_BYTES", "MAX_LINE_BYTES", "Record", "appended_records", "has_lines", "records"]
 
 #: The longest line. A longer line is an error, and reading continues with the next one.
 MAX_LINE_BYTES = 32 * 1024 * 1024
@@ -76,7 +78,26 @@ def records(stream: IO[bytes], path: str, *, growing: bool = False) -> Iterator[
         return
     by_line = _is_by_line(path, head, lines, growing=growing)
     stream.seek(0)
-    yield from _line_records(stream, growing=growing) if by_line else _document_records(stream)
+    yield from _line_records(_lines(stream), growing=growing) if by_line else _document_records(stream)
+
+
+def has_lines(stream: IO[bytes], path: str) -> bool:
+    """Return whether a file has one value per line; false as long as it has less than two lines, which decide this."""
+    lines = list(islice(_lines(stream), 2))
+    head = lines[0][1] if len(lines) > 1 else None
+    if head is None or head.startswith(_ZIP) or _format_problem(head) is not None:
+        return False
+    return _is_by_line(path, head, iter(lines[1:]), growing=True)
+
+
+def appended_records(data: bytes, number: int) -> Iterator[Record]:
+    """Yield a record for each line of JSON Lines that were appended to a file; an incomplete last line is left out.
+
+    Args:
+        data: The lines.
+        number: The number of lines before them.
+    """
+    return _line_records(_lines(BytesIO(data), number), growing=True)
 
 
 def _zip_records(stream: IO[bytes]) -> Iterator[Record]:
@@ -141,9 +162,8 @@ def _begins_value(line: bytes | None) -> bool:
     return line is not None and line.lstrip().startswith((b"{", b"["))
 
 
-def _lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes | None]]:
+def _lines(stream: IO[bytes], number: int = 0) -> Iterator[tuple[int, bytes | None]]:
     """Yield the number and the bytes of each line that is not blank; None in place of a line that is too long."""
-    number = 0
     while line := stream.readline(MAX_LINE_BYTES + 1):
         number += 1
         if number == 1:
@@ -156,8 +176,8 @@ def _lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes | None]]:
             yield number, line
 
 
-def _line_records(stream: IO[bytes], *, growing: bool) -> Iterator[Record]:
-    for number, line in _lines(stream):
+def _line_records(lines: Iterable[tuple[int, bytes | None]], *, growing: bool) -> Iterator[Record]:
+    for number, line in lines:
         value: Any
         try:
             if line is None:

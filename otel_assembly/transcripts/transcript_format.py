@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from otel_assembly.transcripts.conversation import Conversation
+    from otel_assembly.transcripts.growing_log import GrowingLog
     from otel_assembly.transcripts.json_values import MalformedError
     from otel_assembly.transcripts.records import Record
 
@@ -63,6 +64,8 @@ class TranscriptFormat:
         is_log: True if the records of a file together are one log; `read` receives all of them. False if each record
             contains whole conversations; `read` then receives one record.
         is_general: True if other formats, which are more specific, take precedence.
+        new_log: Returns an empty log, to which the records of a growing file are added. None: `read` receives all
+            records of the file again when the file has changed.
 
     Example:
         >>> from otel_assembly.transcripts import Check, Conversation, TranscriptFormat, has_keys
@@ -77,6 +80,7 @@ class TranscriptFormat:
     read: Callable[[Iterator[Record]], Iterator[Conversation | MalformedError]]
     is_log: bool = False
     is_general: bool = False
+    new_log: Callable[[], GrowingLog] | None = None
 
 
 @lru_cache(maxsize=1)

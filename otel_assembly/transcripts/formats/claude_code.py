@@ -11,20 +11,19 @@ messages (``preservedSegment``); ``microcompact_boundary`` clears single tool re
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.messages import ChatSummary
-from otel_assembly.transcripts.conversation import Conversation, LoggedCall, LoggedReduction, arrived_messages
-from otel_assembly.transcripts.log_records import count_unknown, fields_of, log_objects, objects_in, text_in
+from otel_assembly.transcripts.conversation import Arrivals, Conversation, LoggedCall, LoggedReduction
+from otel_assembly.transcripts.growing_log import GrowingLog
+from otel_assembly.transcripts.log_records import count_unknown, fields_of, objects_in, text_in
 from otel_assembly.transcripts.messages import readable
 from otel_assembly.transcripts.transcript_format import Check, Sample, TranscriptFormat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from otel_assembly.transcripts.records import Record
 
 __all__ = ["CLAUDE_CODE"]
 
@@ -121,22 +120,41 @@ class _Branch:
     clearing: _Line | None = None
 
 
-@dataclass(slots=True)
-class _Session:
-    """The lines of one file, and the messages that were made of them."""
+class _Agent:
+    """The model calls of the main agent or of a subagent."""
 
-    lines: dict[str, _Line] = field(default_factory=dict)
-    skipped: Counter[str] = field(default_factory=Counter)
-    session_id: str | None = None
-    responses: dict[tuple[Any, ...], list[_Line]] = field(default_factory=dict)
-    results: dict[str, list[_Line]] = field(default_factory=dict)
-    messages: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
-    #: The newest prompt: its lines, the tool calls whose results are cleared, and the lines and message of each group.
-    newest_prompt: tuple[list[_Line], frozenset[str], list[list[_Line]], list[dict[str, Any] | None]] = field(
-        default=([], frozenset(), [], [])
-    )
+    def __init__(self) -> None:
+        self.calls: list[LoggedCall] = []
+        self.arrivals = Arrivals()
+        self.reported: set[str] = set()
 
-    def add(self, record: dict[str, Any]) -> None:
+
+class _Session(GrowingLog):
+    """The lines of one file, and the calls and messages that were made of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: dict[str, _Line] = {}
+        self.session_id: str | None = None
+        self.newest: _Line | None = None
+        self.has_attachments = False
+        self.responses: dict[tuple[Any, ...], list[_Line]] = {}
+        self.results: dict[str, list[_Line]] = {}
+        self._forget_calls()
+
+    def _forget_calls(self) -> None:
+        """Make all calls again of the lines, because a line has changed an earlier call."""
+        self.agents = {"": _Agent()}
+        #: The responses whose calls were made.
+        self.made: dict[tuple[Any, ...], LoggedCall] = {}
+        #: The uuids of parents that the log did not contain when the calls were made.
+        self.missing: set[str] = set()
+        self.messages: dict[tuple[Any, ...], dict[str, Any]] = {}
+        self.unreadable: Counter[str] = Counter()
+        #: The newest prompt: its lines, the cleared tool calls, and the lines and the message of each group.
+        self.newest_prompt: _Prompt = ([], frozenset(), [], [])
+
+    def add_object(self, record: dict[str, Any]) -> None:
         kind, uuid = text_in(record, "type"), _text(record, "uuid")
         if kind not in _IN_TREE or uuid is None:
             if kind not in _SESSION_RECORDS and kind not in _IN_TREE:
@@ -147,12 +165,20 @@ class _Session:
         line = _Line(len(self.lines), uuid, _text(record, "parentUuid"), kind, record)
         self.lines[uuid] = line
         self.session_id = self.session_id or _text(record, "sessionId")
+        self.has_attachments = self.has_attachments or kind == "attachment"
+        if record.get("isSidechain") is not True:
+            self.newest = line
+        is_late = False
         if line.is_response:
             self.responses.setdefault(line.response_key, []).append(line)
+            # A part of the newest response is in no prompt yet. Parts of earlier ones are in the prompts after them.
+            is_late = line.response_key in self.made and line.response_key != next(reversed(self.made))
         elif kind == "user":
             for block in line.blocks:
                 if isinstance(call_id := block.get("tool_use_id"), str):
                     self.results.setdefault(call_id, []).append(line)
+        if is_late or uuid in self.missing:
+            self._forget_calls()
 
     def branch(self, newest: str | None, before: int) -> _Branch:
         """Return the branch that ends at a line, with the parts of responses and results that are on other branches.
@@ -178,6 +204,8 @@ class _Session:
             known.add(line.uuid)
             lines.append(line)
             uuid = line.parent
+        if uuid is not None and uuid not in self.lines:
+            self.missing.add(uuid)
         lines.reverse()
         return _Branch(self._kept(boundary) + self._complete(lines, known, before), boundary, cleared, clearing)
 
@@ -208,6 +236,8 @@ class _Session:
             line = self.lines[uuid]
             kept.append(line)
             uuid = None if line.uuid == head else line.parent
+        if uuid is not None and uuid not in self.lines:
+            self.missing.add(uuid)
         return kept[::-1]
 
     def prompt(self, branch: _Branch, cleared: frozenset[str]) -> list[dict[str, Any]]:
@@ -245,9 +275,64 @@ class _Session:
             if not content:
                 return None
         message: dict[str, Any] = {"role": group[0].kind, "content": content}
-        message = readable(ChatSummary(message) if group[0].is_summary else message, self.skipped)
+        message = readable(ChatSummary(message) if group[0].is_summary else message, self.unreadable)
         self.messages[key] = message
         return message
+
+    def conversations(self) -> Iterator[Conversation]:
+        for key, response in self.responses.items():
+            if key not in self.made:
+                self.made[key] = self._new_call(response)
+        if self.made:
+            self._update_edits(*next(reversed(self.made.items())))
+        # The lines that follow can change the newest messages, so these are not kept.
+        newest_prompt, unreadable, known = self.newest_prompt, self.unreadable.copy(), len(self.messages)
+        pending: list[dict[str, Any]] = []
+        if self.newest is not None:
+            branch = self.branch(self.newest.uuid, len(self.lines))
+            pending = self.prompt(branch, branch.cleared)
+        skipped = self.skipped_so_far() + self.unreadable
+        self.newest_prompt, self.unreadable = newest_prompt, unreadable
+        while len(self.messages) > known:
+            self.messages.popitem()
+        for name, agent in self.agents.items():
+            if not agent.calls and not pending and len(self.agents) > 1:
+                continue  # the log of a subagent
+            yield Conversation(
+                self.session_id,
+                agent.arrivals.messages(pending if not name else ()),
+                agent=name,
+                calls=list(agent.calls),
+                unknown=("system prompt", "tools", *["attachments"][: self.has_attachments]),
+                skipped=skipped,
+            )
+            skipped = Counter()
+
+    def _new_call(self, response: Sequence[_Line]) -> LoggedCall:
+        first = response[0]
+        branch = self.branch(first.parent, first.position)
+        agent = self.agents.setdefault(_agent(first, branch), _Agent())
+        messages = self.prompt(branch, branch.cleared)
+        reduction = None
+        for marker in (branch.clearing, branch.boundary):
+            if marker is not None and marker.uuid not in agent.reported:
+                agent.reported.add(marker.uuid)
+                reduction = _reduction(self, branch, marker, messages)
+        call = LoggedCall(str(first.message.get("id") or first.uuid), messages, reduction, _edits(response))
+        agent.calls.append(call)
+        agent.arrivals.add(call)
+        return call
+
+    def _update_edits(self, key: tuple[Any, ...], call: LoggedCall) -> None:
+        """Set the edits of the newest call, which a later part of its response can have."""
+        edits = _edits(self.responses[key])
+        if edits != call.edits:
+            self.made[key] = replace(call, edits=edits)
+            for agent in self.agents.values():
+                agent.calls = [self.made[key] if each is call else each for each in agent.calls]
+
+
+_Prompt = tuple[list[_Line], frozenset[str], list[list[_Line]], list[dict[str, Any] | None]]
 
 
 def _has_blocks(line: _Line) -> bool:
@@ -256,40 +341,6 @@ def _has_blocks(line: _Line) -> bool:
 
 def _cleared(block: dict[str, Any], cleared: frozenset[str]) -> dict[str, Any]:
     return {**block, "content": _CLEARED} if block.get("tool_use_id") in cleared else block
-
-
-def _read(records: Iterator[Record]) -> Iterator[Conversation]:
-    session = _Session()
-    for record in log_objects(records, session.skipped):
-        session.add(record)
-    agents: dict[str, list[LoggedCall]] = {"": []}
-    reported: set[tuple[str, str]] = set()
-    for response in sorted(session.responses.values(), key=lambda lines: lines[0].position):
-        first = response[0]
-        branch = session.branch(first.parent, first.position)
-        agent = _agent(first, branch)
-        messages = session.prompt(branch, branch.cleared)
-        reduction = None
-        for marker in (branch.clearing, branch.boundary):
-            if marker is not None and (agent, marker.uuid) not in reported:
-                reported.add((agent, marker.uuid))
-                reduction = _reduction(session, branch, marker, messages)
-        call = LoggedCall(str(first.message.get("id") or first.uuid), messages, reduction, _edits(response))
-        agents.setdefault(agent, []).append(call)
-    attachments = sum(line.kind == "attachment" for line in session.lines.values())
-    unknown = ("system prompt", "tools", *["attachments"][: bool(attachments)])
-    newest = next((line for line in reversed(session.lines.values()) if line.data.get("isSidechain") is not True), None)
-    pending = session.branch(newest.uuid, len(session.lines)) if newest is not None else _Branch([])
-    for agent, calls in agents.items():
-        if calls or not agent:
-            yield Conversation(
-                session.session_id,
-                arrived_messages(calls, session.prompt(pending, pending.cleared) if not agent else ()),
-                agent=agent,
-                calls=calls,
-                unknown=unknown,
-                skipped=session.skipped if agent == next(iter(agents)) else Counter(),
-            )
 
 
 def _agent(first: _Line, branch: _Branch) -> str:
@@ -374,6 +425,7 @@ CLAUDE_CODE = TranscriptFormat(
         Check("a record with 'sessionId'", _has_session),
         Check("a record with 'uuid', 'parentUuid' and a 'type' such as 'user'", _is_session_line),
     ),
-    _read,
+    lambda records: _Session().read(records),
     is_log=True,
+    new_log=_Session,
 )

@@ -8,19 +8,17 @@ items themselves as lines, after a line with the session's ``id`` and ``instruct
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.messages import ITEMS, ChatSummary
-from otel_assembly.transcripts.conversation import Conversation, LoggedCall, LoggedReduction, arrived_messages
-from otel_assembly.transcripts.log_records import count_unknown, log_objects, objects_in, text_in, texts_of
+from otel_assembly.transcripts.conversation import Arrivals, Conversation, LoggedCall, LoggedReduction
+from otel_assembly.transcripts.growing_log import GrowingLog
+from otel_assembly.transcripts.log_records import count_unknown, objects_in, text_in, texts_of
 from otel_assembly.transcripts.messages import readable
 from otel_assembly.transcripts.transcript_format import Check, Sample, TranscriptFormat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from otel_assembly.transcripts.records import Record
 
 __all__ = ["CODEX"]
 
@@ -31,19 +29,20 @@ _LOCAL_ITEMS = frozenset({"ghost_snapshot", "other"})
 _RESULT_SUFFIX = "_output"
 
 
-class _Rollout:
+class _Rollout(GrowingLog):
     """The items of the next request, while the records of a rollout are read."""
 
     def __init__(self) -> None:
-        self.skipped: Counter[str] = Counter()
+        super().__init__()
         self.session_id: str | None = None
         self.instructions: str = ""
         self.items: list[dict[str, Any]] = []
         self.calls: list[LoggedCall] = []
+        self._arrivals = Arrivals()
         self._is_answering = False
         self._reduction: LoggedReduction | None = None
 
-    def add(self, record: dict[str, Any]) -> None:
+    def add_object(self, record: dict[str, Any]) -> None:
         payload = record.get("payload")
         kind = text_in(record, "type")
         if not isinstance(payload, dict):
@@ -85,6 +84,7 @@ class _Rollout:
         is_answer = item.get("role") == "assistant" if is_message else not kind.endswith(_RESULT_SUFFIX)
         if is_answer and not self._is_answering:
             self.calls.append(LoggedCall(str(len(self.calls) + 1), list(self.items), self._reduction))
+            self._arrivals.add(self.calls[-1])
             self._reduction = None
         self._is_answering = is_answer
         self.items.append(readable(item, self.skipped))
@@ -117,24 +117,20 @@ class _Rollout:
             del self.items[requests[-1] :]
         self._is_answering = False
 
+    def conversations(self) -> Iterator[Conversation]:
+        yield Conversation(
+            self.session_id,
+            self._arrivals.messages(self.items),
+            prompts=[self.instructions] if self.instructions else [],
+            calls=list(self.calls),
+            unknown=("tools",) if self.instructions else ("system prompt", "tools"),
+            skipped=self.skipped_so_far(),
+        )
+
 
 def _is_request(item: dict[str, Any]) -> bool:
     """Return whether an item is a message of the user; Codex writes its own user messages as tags."""
     return item.get("role") == "user" and not texts_of(item.get("content")).lstrip().startswith("<")
-
-
-def _read(records: Iterator[Record]) -> Iterator[Conversation]:
-    rollout = _Rollout()
-    for record in log_objects(records, rollout.skipped):
-        rollout.add(record)
-    yield Conversation(
-        rollout.session_id,
-        arrived_messages(rollout.calls, rollout.items),
-        prompts=[rollout.instructions] if rollout.instructions else [],
-        calls=rollout.calls,
-        unknown=("tools",) if rollout.instructions else ("system prompt", "tools"),
-        skipped=rollout.skipped,
-    )
 
 
 def _has_payload(sample: Sample) -> bool:
@@ -160,6 +156,7 @@ CODEX = TranscriptFormat(
         Check("a record with 'timestamp' and 'payload'", _has_payload),
         Check("a record of type 'session_meta' or 'response_item'", _is_rollout),
     ),
-    _read,
+    lambda records: _Rollout().read(records),
     is_log=True,
+    new_log=_Rollout,
 )

@@ -6,12 +6,12 @@ removes a message and all later ones, and ``$set`` with ``messages`` replaces al
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.messages import ChatSummary
-from otel_assembly.transcripts.conversation import Conversation, LoggedCall, LoggedReduction, arrived_messages
-from otel_assembly.transcripts.log_records import count_unknown, log_objects, objects_in, text_in
+from otel_assembly.transcripts.conversation import Arrivals, Conversation, LoggedCall, LoggedReduction
+from otel_assembly.transcripts.growing_log import GrowingLog
+from otel_assembly.transcripts.log_records import count_unknown, objects_in, text_in
 from otel_assembly.transcripts.messages import readable
 from otel_assembly.transcripts.transcript_format import Check, Sample, TranscriptFormat
 
@@ -27,19 +27,20 @@ _NOTICES = frozenset({"info", "error", "warning"})
 _HEADER_KEYS = ("sessionId", "projectHash")
 
 
-class _Chat:
+class _Chat(GrowingLog):
     """The messages of the next request, while the records of a chat are read."""
 
-    def __init__(self) -> None:
-        self.skipped: Counter[str] = Counter()
-        self.session_id: str | None = None
+    def __init__(self, session_id: str | None = None) -> None:
+        super().__init__()
+        self.session_id = session_id
         self.calls: list[LoggedCall] = []
+        self._arrivals = Arrivals()
         self._records: dict[str, dict[str, Any]] = {}
         self._converted: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {}
         self._called: set[str] = set()
         self._reduction: LoggedReduction | None = None
 
-    def add(self, record: dict[str, Any]) -> None:
+    def add_object(self, record: dict[str, Any]) -> None:
         if isinstance(record.get("sessionId"), str):
             self.session_id = self.session_id or record["sessionId"]
         if isinstance(record.get("$rewindTo"), str):
@@ -57,6 +58,7 @@ class _Chat:
         if record["type"] == "gemini" and name not in self._called:
             self._called.add(name)
             self.calls.append(LoggedCall(name, self.messages(before=name), self._reduction))
+            self._arrivals.add(self.calls[-1])
             self._reduction = None
         self._records[name] = record
 
@@ -95,6 +97,19 @@ class _Chat:
             messages += self._converted[name][1]
         return messages
 
+    def conversations(self) -> Iterator[Conversation]:
+        # A later record can replace the newest message before a call contains it, so its conversion is not kept.
+        converted, skipped = self._converted.copy(), self.skipped.copy()
+        messages = self._arrivals.messages(self.messages())
+        yield Conversation(
+            self.session_id,
+            messages,
+            calls=list(self.calls),
+            unknown=("system prompt", "tools"),
+            skipped=self.skipped_so_far(),
+        )
+        self._converted, self.skipped = converted, skipped
+
 
 def _contents(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the messages of a record in the form of Gemini's API: the model's, and the results of its tool calls."""
@@ -112,28 +127,12 @@ def _contents(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield {"role": "user", "parts": results}
 
 
-def _conversation(records: Iterable[dict[str, Any]], chat: _Chat) -> Conversation:
-    for record in records:
-        chat.add(record)
-    return Conversation(
-        chat.session_id,
-        arrived_messages(chat.calls, chat.messages()),
-        calls=chat.calls,
-        unknown=("system prompt", "tools"),
-        skipped=chat.skipped,
-    )
-
-
-def _read(records: Iterator[Record]) -> Iterator[Conversation]:
-    chat = _Chat()
-    yield _conversation(log_objects(records, chat.skipped), chat)
-
-
 def _read_json(records: Iterator[Record]) -> Iterator[Conversation]:
     for record in records:
-        chat = _Chat()
-        chat.session_id = record.value["sessionId"] if isinstance(record.value["sessionId"], str) else None
-        yield _conversation(objects_in(record.value["messages"]), chat)
+        chat = _Chat(record.value["sessionId"] if isinstance(record.value["sessionId"], str) else None)
+        for message in objects_in(record.value["messages"]):
+            chat.add_object(message)
+        yield from chat.conversations()
 
 
 def _has_header(sample: Sample) -> bool:
@@ -149,8 +148,9 @@ _HEADER = Check("a record with 'sessionId' and 'projectHash'", _has_header)
 GEMINI_CLI = TranscriptFormat(
     "Gemini CLI",
     (_HEADER, Check("messages as records of their own", lambda sample: not _has_message_list(sample))),
-    _read,
+    lambda records: _Chat().read(records),
     is_log=True,
+    new_log=_Chat,
 )
 GEMINI_CLI_JSON = TranscriptFormat(
     "Gemini CLI (JSON)", (_HEADER, Check("a list 'messages'", _has_message_list)), _read_json
