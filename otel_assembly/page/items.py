@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from otel_assembly.decision import DecisionOutcome
 from otel_assembly.page.fields import nonempty
 from otel_assembly.telemetry import conventions as names
-from otel_assembly.telemetry.span_values import as_list, item_key, runs_of
+from otel_assembly.telemetry.span_values import ItemRuns, as_list, item_key, runs_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,7 +22,7 @@ class SentPrompt(Protocol):
     @property
     def number(self) -> int: ...
     @property
-    def kept(self) -> Iterable[str]: ...
+    def kept(self) -> ItemRuns: ...
 
 
 def changes(ledger: LedgerHistory, turn: ReportedTurn, before: SentPrompt | None) -> dict[str, Any]:
@@ -32,24 +32,25 @@ def changes(ledger: LedgerHistory, turn: ReportedTurn, before: SentPrompt | None
     """
     if not turn.sent:
         return {}
-    kept, kept_before = set(turn.kept), set(before.kept) if before is not None else set()
+    kept, kept_before = turn.kept, before.kept if before is not None else ItemRuns()
+    added, removed = kept.without(kept_before), kept_before.without(kept)
     new = {item for item in turn.arrived if ledger.items[item].turn == turn.number}
-    injected = {item for step in turn.steps for item in step.injected} & kept
-    exits = {item: ledger.exit(turn.number, item) for item in (kept_before | new) - kept}
+    injected = {item for step in turn.steps for item in step.injected if item in kept}
+    refused = {item for item in new if item not in kept}
+    exits = {item: ledger.exit(turn.number, item) for item in removed | refused}
     compacted = {
         item for item, exit_ in exits.items() if exit_ is not None and exit_.outcome == DecisionOutcome.COMPACTED
     }
-    not_offered = {item for item in kept_before & exits.keys() if exits[item] is None and turn.offered is not None}
+    not_offered = {item for item in removed if exits[item] is None and turn.offered is not None}
     dropped = exits.keys() - compacted - not_offered
-    added = kept - kept_before
     return nonempty(
         {
             "after": before.number if before is not None and before.number != turn.number - 1 else None,
             "arrived": _runs(added & new - injected),
             "injected": _runs(added & injected),
             "returned": _runs(added - new - injected),
-            "left": _runs(dropped & kept_before),
-            "refused": _runs(dropped - kept_before),
+            "left": _runs(dropped & removed),
+            "refused": _runs(dropped - removed),
             "replaced": _runs(compacted),
             "gone": _runs(not_offered),
         }

@@ -10,6 +10,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Collection
 from functools import cache
+from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -132,7 +133,7 @@ class ItemRuns(Collection[str]):
 
     def __iter__(self) -> Iterator[str]:
         for is_made, first, last in self._runs:
-            yield from (f"{'m' * is_made}{number}" for number in range(first, last + 1))
+            yield from _ids(is_made, first, last)
 
     def __len__(self) -> int:
         return sum(last - first + 1 for _, first, last in self._runs)
@@ -142,10 +143,28 @@ class ItemRuns(Collection[str]):
         place = bisect_right(self._starts, (is_made, number)) - 1
         return place >= 0 and self._ascending[place][0] == is_made and number <= self._ascending[place][2]
 
+    def without(self, others: ItemRuns) -> set[str]:
+        """Return the ids that another collection does not contain, in steps by the number of runs and of these ids."""
+        ids: set[str] = set()
+        for is_made, first, last in self._runs:
+            place = max(0, bisect_right(others._starts, (is_made, first)) - 1)
+            for run_is_made, run_first, run_last in islice(others._ascending, place, None):
+                if (run_is_made, run_first) > (is_made, last):
+                    break
+                if run_is_made == is_made:
+                    ids.update(_ids(is_made, first, min(last, run_first - 1)))
+                    first = max(first, run_last + 1)
+            ids.update(_ids(is_made, first, last))
+        return ids
+
     @property
     def texts(self) -> list[str]:
         """The runs as texts such as ``4-9``, as in the attribute."""
         return [_run_text(*run) for run in self._runs]
+
+
+def _ids(is_made: bool, first: int, last: int) -> list[str]:
+    return [f"{'m' * is_made}{number}" for number in range(first, last + 1)]
 
 
 def item_key(item: str) -> tuple[bool, int]:
