@@ -150,12 +150,16 @@ class TranscriptError(AssemblyError, ValueError):
         path: The file.
         line: The line, from 1; None if the problem concerns the whole file.
         problem: The content that was found and the content that was expected.
+        recognized_as: The name of the conversation's format; None if no format was recognized.
     """
 
-    def __init__(self, path: str | PathLike[str], line: int | None, problem: str) -> None:
+    def __init__(
+        self, path: str | PathLike[str], line: int | None, problem: str, *, recognized_as: str | None = None
+    ) -> None:
         self.path = str(path)
         self.line = line
         self.problem = problem
+        self.recognized_as = recognized_as
         where = f"{self.path}:{line}" if line is not None else self.path
         super().__init__(f"{where}: {problem}")
 

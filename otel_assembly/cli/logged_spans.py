@@ -85,7 +85,7 @@ def spans_of_transcripts(
                 export.flush()
                 gaps.add(transcript)
                 count += 1
-        if not count:
+        if not count and all(problem.recognized_as is None for problem in problems):
             return None
         for problem in (*problems, *(f"not understood: {text}" for text in gaps.problems)):
             on_problem(problem)

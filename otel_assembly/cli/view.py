@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from otel_assembly.telemetry.store_reader import StoredSpan
 
 _OUTPUT = "assemblies.html"
+#: The most conversations that cannot be read, as the page lists them.
+_MAX_REFUSALS = 100
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -76,12 +78,13 @@ def run(arguments: argparse.Namespace) -> int:
         spans, only = list(chain.from_iterable(map(files.spans, arguments.paths))), None
     link = arguments.trace_link or arguments.jaeger
     model = page_model(spans, title=_title(arguments), trace_link=link, files=files.files)
-    if not model["conversations"] and arguments.paths:
+    if not model["conversations"] and spans and arguments.paths:
         # The spans of other instrumentations contain model calls, but no assemblies.
         replayed = [span for path in arguments.paths for span in files.replayed(path) or ()]
         spans = replayed or spans
         model = page_model(spans, title=_title(arguments), trace_link=link, files=files.files)
     files.print()
+    model["refusals"] = files.refusals
     if not model["conversations"]:
         print(f"otel-assembly: no assembly in {model['spans']:,} spans", file=sys.stderr)
         return 1
@@ -132,6 +135,13 @@ class _SpanFiles(Problems):
     def __init__(self) -> None:
         super().__init__()
         self.files: dict[str, str] = {}
+        self.refusals: list[str] = []
+
+    def add(self, problem: object) -> None:
+        """Record a problem; a conversation that cannot be read is also listed on the page."""
+        super().add(problem)
+        if isinstance(problem, TranscriptError) and len(self.refusals) < _MAX_REFUSALS:
+            self.refusals.append(str(problem))
 
     def replayed(self, path: str) -> list[StoredSpan] | None:
         """Return the spans of the turns of a transcript; None if the file is no transcript."""

@@ -240,12 +240,14 @@ def _conversations_of(
             if isinstance(conversation, Conversation):
                 yield _transcript(path, first, found, conversation)
             else:
-                yield TranscriptError(path, conversation.line or first.line, str(conversation))
+                yield TranscriptError(
+                    path, conversation.line or first.line, str(conversation), recognized_as=found.name
+                )
     except MalformedError as error:
-        yield TranscriptError(path, error.line or first.line, str(error))
+        yield TranscriptError(path, error.line or first.line, str(error), recognized_as=found.name)
     except Exception as error:  # noqa: BLE001  # the format can be the code of another package
         problem = f"cannot be read as {found.name}: {type(error).__name__}; expected the records of this format"
-        yield TranscriptError(path, first.line, problem)
+        yield TranscriptError(path, first.line, problem, recognized_as=found.name)
 
 
 def _transcript(path: str, record: Record, found: TranscriptFormat, conversation: Conversation) -> Transcript:

@@ -66,6 +66,7 @@ class Feed:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="otel-assembly-watch")
         self._pages: dict[asyncio.Queue[PageEvent | None], asyncio.AbstractEventLoop] = {}
         self._state: PageEvent | None = None
+        self._refusals = PageEvent("refusals", "[]")
         self.assemblies = 0
         """The number of assemblies that have arrived."""
 
@@ -91,7 +92,7 @@ class Feed:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._remove, conversation_id)
 
     async def events(self) -> AsyncIterator[PageEvent]:
-        """Yield the events for one page: ``reset``, patches that build the page, ``ready``, then a patch per change.
+        """Yield the events for one page: ``reset``, patches that build the page, ``ready``, then one per change.
 
         The iteration ends when the feed is closed, or when the page does not take its patches.
         """
@@ -109,6 +110,7 @@ class Feed:
             while (patch := await loop.run_in_executor(self._thread, next, snapshot, None)) is not None:
                 yield PageEvent("message", patch)
             yield PageEvent("ready")
+            yield self._refusals
             if self._state is not None:
                 yield self._state
             while (event := await queue.get()) is not None:
@@ -120,6 +122,13 @@ class Feed:
         """Show on all pages that the command has ended."""
         self._state = PageEvent("ended", text)
         self._thread.submit(self._publish, self._state).result()
+
+    def show_refusals(self, refusals: Sequence[str]) -> None:
+        """Show on all pages which conversations of a log cannot be read."""
+        event = PageEvent("refusals", json.dumps(refusals))
+        if event != self._refusals:
+            self._refusals = event
+            self._thread.submit(self._publish, event).result()
 
     def close(self) -> None:
         """End the events of all pages, and close the store."""

@@ -56,6 +56,27 @@ def test_several_files_are_merged_and_a_second_copy_is_no_second_turn(otel_assem
     assert {conversation["file"] for conversation in parts["conversations"]} <= {"a.jsonl", "b.jsonl"}
 
 
+def test_a_refused_conversation_is_on_the_page_and_on_standard_error(otel_assembly, tmp_path):
+    talk = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hi."}]
+    bad = [{"role": "user", "content": 5}]
+    rows = [{"id": "a", "messages": talk}, {"id": "b", "messages": bad}, {"id": "c", "messages": talk}]
+    (tmp_path / "talks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "alone.json").write_text(json.dumps({"messages": bad}))
+    ran = otel_assembly("view", "talks.jsonl", "alone.json")
+    assert ran.status == 0, ran.err
+    data, _ = embedded((tmp_path / "assemblies.html").read_text(encoding="utf-8"))
+    assert [conversation["id"] for conversation in data["conversations"]] == ["a", "c"]
+    first, second = data["refusals"]
+    assert first.startswith("talks.jsonl:2: message 0: its 'content' is a")
+    assert second.startswith("alone.json:1: ")
+    assert ran.err.splitlines() == [f"otel-assembly: {first}", f"otel-assembly: {second}"]
+    alone = otel_assembly("view", "alone.json")
+    assert (alone.status, alone.err.splitlines()) == (
+        1,
+        [f"otel-assembly: {second}", "otel-assembly: no assembly in 0 spans"],
+    )
+
+
 def test_one_conversation_on_stdout(otel_assembly, spans):
     ran = otel_assembly("view", spans, "--conversation", "second", "-o", "-")
     assert ran.status == 0

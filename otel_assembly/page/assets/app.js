@@ -65,9 +65,11 @@ function header() {
   parts.note = el("p", { class: "results note", hidden: true });
   parts.state = data.live ? el("p", { class: "live" }) : null;
   parts.counts = el("p", { class: "dim" });
+  parts.refusals = el("div", {});
   refill(byId("top"), el("div", { class: "heading" }, foreign(data.title, "h1"), parts.state, parts.counts),
-    el("div", { class: "tools" }, el("div", { class: "finder" }, parts.search, parts.results, parts.note), parts.table, parts.theme));
+    el("div", { class: "tools" }, el("div", { class: "finder" }, parts.search, parts.results, parts.note), parts.table, parts.theme), parts.refusals);
   tally();
+  showRefusals(data.refusals ?? []);
   theme(remember("theme"));
   dark.addEventListener("change", () => { if (!remember("theme")) { theme(); drawCharts(); } });
 }
@@ -75,6 +77,12 @@ function header() {
 function tally() {
   const turns = conversations.reduce((sum, conversation) => sum + conversation.ledgers.reduce((all, { turns: some }) => all + some.length, 0), 0);
   refill(parts.counts, `${plural(conversations.length, "conversation")}, ${plural(turns, "assembly", "assemblies")}`);
+}
+
+// The conversations of a transcript or log that cannot be read.
+function showRefusals(refusals) {
+  refill(parts.refusals, refusals.length ? el("details", { class: "problems" }, el("summary", {}, `${plural(refusals.length, "conversation")} cannot be read`),
+    el("ul", {}, refusals.map((refusal) => el("li", {}, foreign(refusal))))) : null);
 }
 
 // Conversations

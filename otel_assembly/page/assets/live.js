@@ -15,6 +15,7 @@ function listen() {
   });
   source.addEventListener("ready", () => { live.whole = true; state("live", "live"); later(); });
   source.addEventListener("ended", (event) => { live.ended = event.data; state("ended", event.data); });
+  source.addEventListener("refusals", (event) => showRefusals(JSON.parse(event.data)));
   source.onmessage = (event) => receive(JSON.parse(event.data));
   source.onerror = () => state("ended", live.ended ?? (source.readyState === EventSource.CLOSED ? "watch has ended" : "not connected"));
 }
