@@ -223,6 +223,7 @@ BEHIND = {
     "otel_assembly.budget.measure": "the memory of a process is replaced for a test",
     "otel_assembly.cli.bars": "a test of the tree goes through every kind that has a bar",
     "otel_assembly.cli.conventions": "where the registry lies in an installed package is replaced for a test",
+    "otel_assembly.cli.followed_log": "the calls of an update of the page are counted",
     "otel_assembly.cli.probes": "the stack's tests ask for the doctor's own traces by its name",
     "otel_assembly.transcripts.records": "the size from which a document is refused is lowered for a test",
     "otel_assembly.transcripts.transcript_format": "the installed entry points are replaced for a test",

@@ -16,9 +16,8 @@ from otel_assembly.telemetry import OpenTelemetryRecorder
 from otel_assembly.tokens import input_price
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from otel_assembly.assembler import Assembler
+    from otel_assembly.assembly import Assembly
     from otel_assembly.cli.replay_turns import TurnInput
     from otel_assembly.cli.tally import Variant
     from otel_assembly.decision import DecisionOutcome
@@ -43,46 +42,35 @@ async def _replay(transcript: Transcript, variant: Variant, recorder: Recorder) 
     context = Context(
         conversation_id=transcript.id if transcript.named else None, agent_name="replay", tools=transcript.tools
     )
-    return await replay_turns(turn_inputs(transcript), assembler, context, recorder)
-
-
-async def replay_turns(
-    turn_inputs: Iterable[TurnInput], assembler: Assembler, context: Context, recorder: Recorder, *, first: int = 0
-) -> list[ReplayedTurn]:
-    """Assemble turns of one conversation in order.
-
-    Args:
-        turn_inputs: The inputs of the turns.
-        assembler: The assembler of all turns of the conversation.
-        context: The context of all turns of the conversation.
-        recorder: Receives the record of each turn.
-        first: The number of the first of these turns in the conversation.
-    """
     turns: list[ReplayedTurn] = []
     known: dict[int, tuple[Any, EventFacts]] = {}
     with ExitStack() as run:
-        for turn in turn_inputs:
-            if turn.starts_run or not turns:
+        for turn in turn_inputs(transcript):
+            if turn.starts_run:
                 run.close()
                 if isinstance(recorder, OpenTelemetryRecorder):
                     run.enter_context(recorder.invoke_agent("replay", conversation_id=context.conversation_id))
-            turns.append(await _assemble_turn(assembler, turn, context, first + len(turns), known))
+            turns.append(await _replay_turn(assembler, turn, context, len(turns), known))
     return turns
 
 
-async def _assemble_turn(
+async def assemble_turn(assembler: Assembler, turn: TurnInput, context: Context) -> tuple[Assembly, bool]:
+    """Assemble one turn; return the assembly, and False if the fixed content exceeds the budget."""
+    if turn.reduction is not None:
+        assembler = assembler.reducing_first([turn.reduction])
+    if turn.edits:
+        assembler = assembler.followed_by(turn.edits)
+    try:
+        return await assembler.assemble(turn.prompts, turn.events, context), True
+    except ContextOverflowError as error:
+        return error.assembly, False
+
+
+async def _replay_turn(
     assembler: Assembler, turn_input: TurnInput, context: Context, number: int, known: dict[int, tuple[Any, EventFacts]]
 ) -> ReplayedTurn:
     """Assemble one turn; `known` has the messages of earlier turns by their `id`, with their facts."""
-    overflow: ContextOverflowError | None = None
-    if turn_input.reduction is not None:
-        assembler = assembler.reducing_first([turn_input.reduction])
-    if turn_input.edits:
-        assembler = assembler.followed_by(turn_input.edits)
-    try:
-        assembly = await assembler.assemble(turn_input.prompts, turn_input.events, context)
-    except ContextOverflowError as error:
-        overflow, assembly = error, error.assembly
+    assembly, is_sent = await assemble_turn(assembler, turn_input, context)
     for event in assembly.events:
         if id(event) not in known:
             known[id(event)] = event, describe(event)
@@ -95,7 +83,7 @@ async def _assemble_turn(
     turn = ReplayedTurn(
         number=number,
         assembly=assembly,
-        sent=overflow is None,
+        sent=is_sent,
         exits=[ReplayedExit(*key, items, tokens) for key, (items, tokens) in exits.items()],
         edits={edit.name: edit.config for edit in turn_input.edits},
         orphans=len(broken_pairs([known[id(event)][1] for event in assembly.events])),

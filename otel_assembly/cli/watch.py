@@ -23,7 +23,7 @@ from otel_assembly.telemetry.conventions_environment import CAPTURE_MESSAGE_CONT
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 
 _LOOPBACK: Final = "127.0.0.1"
@@ -205,29 +205,42 @@ class _Watch:
         shown = f"shown on the page{where}; --no-content hides it"
         _say(f"message content of the log is {shown if shows_content else 'hidden'}")
         log = FollowedLog(path, content=shows_content, say=_say)
-        loop, thread = asyncio.get_running_loop(), ThreadLimit("log", 1)
-        changes = awatch(*log.folders, recursive=False, watch_filter=None, debounce=_DEBOUNCE, step=_QUIET)
-        try:
-            # The first call begins to watch the directory, before the log is read: no change is missed.
+        thread = ThreadLimit("log", 1)
+
+        async def show(files: Iterable[Path]) -> None:
+            began = asyncio.get_running_loop().time()
+            updates = log.updates(files)
+            while (update := await thread.run(partial(next, updates, None))) is not None:
+                if update.removed is not None:
+                    await self._feed.remove(update.removed)
+                await self._feed.add(update.spans)
+            self._feed.show_refusals(log.refusals)
+            # A reading of a long log is followed by a pause of its duration, so that half of a processor stays free.
+            await asyncio.sleep(asyncio.get_running_loop().time() - began)
+
+        found = log.find()
+        while True:
+            changes = awatch(*found.folders, recursive=False, watch_filter=None, debounce=_DEBOUNCE, step=_QUIET)
+            # The first call begins to watch the directories, before the log is read: no change is missed.
             change = asyncio.ensure_future(anext(changes))
-            await asyncio.sleep(0)
-            while True:
-                began = loop.time()
-                updates = log.updates()
-                while (update := await thread.run(partial(next, updates, None))) is not None:
-                    if update.removed is not None:
-                        await self._feed.remove(update.removed)
-                    await self._feed.add(update.spans)
-                # Each reading parses the whole log. A reading that takes long is followed by a pause of its duration.
-                await asyncio.sleep(loop.time() - began)
-                await change
-                change = asyncio.ensure_future(anext(changes))
-        except OSError as error:
-            raise ConfigurationError(f"{path}: cannot be followed: {error.strerror or error}") from error
-        finally:
-            change.cancel()
-            await asyncio.wait((change,))
-            await changes.aclose()
+            try:
+                await asyncio.sleep(0)
+                watched, found = found, await thread.run(log.find)
+                has_new_folder = found.folders != watched.folders
+                if not has_new_folder:
+                    await show(found.files)
+                while not has_new_folder:
+                    paths = [Path(changed) for _, changed in await change]
+                    change = asyncio.ensure_future(anext(changes))
+                    has_new_folder = any(changed.is_dir() for changed in paths)
+                    await show(paths)
+            except OSError as error:
+                raise ConfigurationError(f"{path}: cannot be followed: {error.strerror or error}") from error
+            finally:
+                change.cancel()
+                await asyncio.wait((change,))
+                await changes.aclose()
+            found = await thread.run(log.find)
 
     async def _run_command(self) -> int:
         from otel_assembly.watch import TOKEN_HEADER, Child, ChildError, child_environment, python_program

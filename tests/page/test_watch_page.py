@@ -120,6 +120,13 @@ def test_a_log_of_a_coding_agent_is_shown_while_it_grows(chromium, tmp_path):
         assert "Reverse it." in page.text(".items")
         log.write_text("".join(session[:2]))
         page.shows(".chart-head", r"\b1 turn\b")
+        log.write_bytes(b"\xff")
+        page.shows("#top .problems", "1 conversation cannot be read")
+        page.run("document.querySelector('#top summary').click()")
+        page.shows("#top .problems", "s-1.jsonl: is not UTF-8")
+        log.write_text("".join(session))
+        page.shows(".chart-head", r"\b3 turns\b")
+        page.until(lambda: not page.text("#top .problems"), "the end of the problem")
         assert page.errors() == []
 
 
@@ -362,6 +369,7 @@ async def test_a_removed_conversation_can_be_used_until_the_page_is_drawn_again(
     while (event := await anext(events)).name != "ready":
         patches.send(event)
     patches.send(event)
+    assert (await anext(events)).name == "refusals"
     page.shows(".chart-head", "3 turns")
     page.shows("main h2", "shown")
     page.run("document.querySelector('.layer').focus()")

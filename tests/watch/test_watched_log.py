@@ -10,6 +10,8 @@ import pytest
 from transcripts.claude_code_session import Session, compacted, text
 from watch.watching import Watch
 
+from otel_assembly.cli.followed_log import FollowedLog
+
 
 def lines(*records):
     return "".join(f"{json.dumps(record)}\n" for record in records)
@@ -167,8 +169,64 @@ def test_the_newest_log_of_a_directory_is_followed_and_a_newer_one_too(tmp_path)
         assert shown.until_turns(3) == [2]
         assert watch.end_by_signal() == 0
     followed = [line.split("project/")[1].split(" ")[0] for line in watch.said if "follows" in line]
-    assert followed == ["s-1.jsonl", "rollout.jsonl", "s-1.jsonl"]
+    assert followed == ["s-1.jsonl", "rollout.jsonl"]
     assert not any("notes" in line or "package" in line for line in watch.said)
+
+
+def test_the_newest_log_below_a_directory_is_followed(tmp_path):
+    sessions = tmp_path / "sessions"
+    (sessions / "2026" / "11" / "28").mkdir(parents=True)
+    (sessions / ".cache").mkdir()
+    (sessions / ".cache" / "hidden.jsonl").write_text(lines(*codex("Hidden.", "Yes.")))
+    (sessions / "2026" / "loop").symlink_to(sessions)
+    (sessions / "2026" / "11" / "28" / "s-1.jsonl").write_text(lines(*compacted(logical=True).lines))
+    with Watch("--port", 0, sessions) as watch:
+        shown = Shown(watch)
+        shown.until_turns(3)
+        later = sessions / "2026" / "12" / "01"
+        later.mkdir(parents=True)
+        (later / "rollout.jsonl").write_text(lines(*codex("Build.", "Built.")))
+        assert shown.until_turns(1, "id c-1") == [0]
+        append(later / "rollout.jsonl", lines(*[*codex("Build.", "Built.", "Test it.", "Fine.")][3:]))
+        assert shown.until_turns(2, "id c-1") == [1]
+        (sessions / "2027").mkdir()
+        watch.end_by_signal()
+    followed = [line.split("sessions/")[1].split(" ")[0] for line in watch.said if "follows" in line]
+    assert followed == ["2026/11/28/s-1.jsonl", "2026/12/01/rollout.jsonl"]
+
+
+def test_the_search_below_a_directory_is_bounded(tmp_path):
+    said = []
+    for number in range(1_010):
+        (tmp_path / f"project {number}").mkdir()
+    newest = tmp_path / "project 7" / "session"
+    newest.mkdir()
+    (newest / "s-1.jsonl").write_text(lines(*compacted(logical=True).lines))
+    log = FollowedLog(tmp_path, content=True, say=said.append)
+    found = log.find()
+    assert len(found.folders) == 1_000
+    assert found.files == [newest / "s-1.jsonl"], "directories that changed last are searched first"
+    assert "looks at 20,000 files and 1,000 directories at most" in said[0]
+
+
+def test_a_refused_conversation_is_named_and_the_others_are_shown(tmp_path):
+    log = tmp_path / "talks.jsonl"
+    talk = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hi."}]
+    bad = [talk[0], {"role": "assistant", "content": 5}]
+    log.write_text(lines({"id": "a", "messages": talk}, {"id": "b", "messages": bad}, {"id": "c", "messages": talk}))
+    with Watch("--port", 0, tmp_path) as watch:
+        refusal = watch.line("talks.jsonl:2").rstrip().removeprefix("otel-assembly: ")
+        assert refusal.startswith(f"{log}:2: message 1: its 'content' is a")
+        assert refusal.endswith("expected a string, a list or null")
+        shown = Shown(watch)
+        shown.until(lambda: {"id a", "id c"} <= shown.turns.keys())
+        assert "id b" not in shown.turns
+        (tmp_path / "alone.json").write_text(json.dumps({"messages": bad}))
+        watch.line("alone.json:1: message 1")
+        named = (json.loads(data) for name, data in watch.events() if name == "refusals")
+        assert refusal in next(named)
+        append(log, lines({"id": "d", "messages": talk}))
+        shown.until(lambda: "id d" in shown.turns)
 
 
 def test_content_is_hidden_on_request(tmp_path):
