@@ -324,7 +324,7 @@ class Ledger:
             batch, batch_read = events[start : start + SLICE], read[start : start + SLICE]
             numbered.listed.take(batch, [event.facts for event in batch_read])
             self._contents += [event.content for event in batch_read]
-            self._all_dicts = self._all_dicts and all(type(event) is dict for event in batch)
+            self._all_dicts = self._all_dicts and {*map(type, batch)} <= {dict}
             self._may_change = self._may_change or numbered.history.of_dicts or may_change(batch)
             if known is not None:
                 self._number(numbered, known[start : start + SLICE])
@@ -445,7 +445,8 @@ class Ledger:
             if item_id is None:
                 unnumbered += 1
                 continue
-            numbered.item_ids.extend(unnumbered, self.new_item_ids(unnumbered))
+            if unnumbered:
+                numbered.item_ids.extend(unnumbered, self.new_item_ids(unnumbered))
             unnumbered = 0
             if item_id >= 0:
                 numbered.item_ids.extend(1, item_id)

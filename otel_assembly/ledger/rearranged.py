@@ -10,7 +10,7 @@ from functools import partial
 from operator import attrgetter, is_, lt
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.history.read_events import ReadEvent, ReadEvents, ReadHistory
+from otel_assembly.history.read_events import ReadEvents, ReadHistory
 from otel_assembly.history.view import difference, intersection, to_runs
 from otel_assembly.ledger.made_items import changed_created_items, created_ids
 from otel_assembly.ledger.snapshot import ItemIds, NumberedHistory
@@ -130,13 +130,11 @@ def _is_unchanged(before: NumberedContents, at: int, now: NumberedContents, plac
     """Return True if an item has the same content and calls at both positions, and belongs to the same atom."""
     (old, old_contents), (new, new_contents) = before, now
     old_history, history = old.history, new.history
-    old_content, content = old_contents[at], new_contents[place]
+    old_facts, facts = old_history.facts(at), history.facts(place)
     return (
         (
-            (old_content is content and isinstance(old_content, ReadEvent))  # which never changes
-            or says_the_same(
-                DescribedEvent(old_content, old_history.facts(at)), DescribedEvent(content, history.facts(place))
-            )
+            old_facts is facts  # read once, because the content did not change
+            or says_the_same(DescribedEvent(old_contents[at], old_facts), DescribedEvent(new_contents[place], facts))
         )
         and old_history.calls(at) == history.calls(place)
         and old.item_ids.of(old_history.atom(at)) == new.item_ids.of(history.atom(place))
