@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -23,7 +22,6 @@ from otel_assembly.recorder import NULL_RECORDING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
-    from contextvars import Token
     from types import TracebackType
 
     from otel_assembly.conversation_state import AlertFacts
@@ -38,13 +36,6 @@ if TYPE_CHECKING:
 #: An output of more than this many times its limit is recorded as an overflow. Frameworks estimate tokens: on recorded
 #: conversations, outputs within a framework's limit had up to 1.6 times as many (docs/decisions/0033).
 _OVERFLOW_FACTOR: Final = 2
-
-STEP: Final[ContextVar[ObservedStep | None]] = ContextVar("otel_assembly_observed_step", default=None)
-
-
-def current_step() -> ObservedStep | None:
-    """Return the step that is running in this context, or None. A summarizer's model call here belongs to the step."""
-    return STEP.get()
 
 
 class ObservedAssembly(OpenAssembly):
@@ -127,7 +118,7 @@ class ObservedAssembly(OpenAssembly):
         """Return a context manager for one policy or reducer; its block runs the policy and reports the output.
 
         The step failed if an exception leaves the block, and changed nothing if no output is reported. The block must
-        not contain the ``yield`` of a generator, because the current step is a context variable.
+        not contain the ``yield`` of a generator, because the step's span is current in it.
 
         Args:
             policy: The name of the policy or reducer, of low cardinality.
@@ -218,16 +209,17 @@ class ObservedStep:
 
     Attributes:
         report: What the policy did; its name, kind and settings until the output is known.
+        entered: Whether the step's block was entered.
     """
 
-    __slots__ = ("_assembly", "_attempts", "_current", "_error", "_has_output", "_overflow", "_step", "_time", "report")
+    __slots__ = ("_assembly", "_attempts", "_error", "_has_output", "_overflow", "_step", "_time", "entered", "report")
 
     def __init__(self, assembly: ObservedAssembly, report: StepReport, time_of: PolicyTime) -> None:
         self.report = report
         self._assembly = assembly
         self._time = time_of
         self._attempts: list[Attempt] = []
-        self._current: Token[ObservedStep | None] | None = None
+        self.entered = False
         self._error: BaseException | None = None
         self._overflow: Overflow | None = None
         self._step: Step | None = None
@@ -235,23 +227,15 @@ class ObservedStep:
 
     def __enter__(self) -> Self:
         self._time.__enter__()
-        self._current = STEP.set(self)
+        self.entered = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._current is not None:
-            with suppress(ValueError):  # an unfinished coroutine is closed in another context
-                STEP.reset(self._current)
         self._time.__exit__(kind, error, trace)
         self.failed(error)
         self._assembly.done_ns = time.time_ns()
-
-    @property
-    def entered(self) -> bool:
-        """True if the step's block was entered."""
-        return self._current is not None
 
     def begin(self) -> None:
         """Begin the step in the ledger's record: the assembly's input is known now, so the report can be read."""

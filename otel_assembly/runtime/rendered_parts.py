@@ -18,7 +18,7 @@ from otel_assembly.messages.parts import PARTS, read_parts
 from otel_assembly.messages.responses import ITEMS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 #: Types of parts in Chat Completions and compatible APIs.
 CHAT_PARTS: Final = frozenset({"text", "refusal", "image_url", "input_audio", "file", "audio", "video", "video_url"})
@@ -442,8 +442,3 @@ def _outputs(output: Any) -> list[Part]:
     if isinstance(output, (list, tuple)) and not all(isinstance(part, dict) and "type" in part for part in output):
         return [Text(json.dumps(output, ensure_ascii=False, default=str))]
     return content_parts(output)
-
-
-def calls_in(parts: Sequence[Part]) -> Iterator[CallPart]:
-    """Return the tool calls among the parts, in order."""
-    return (part for part in parts if isinstance(part, CallPart))
