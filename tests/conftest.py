@@ -38,6 +38,16 @@ def _is_expected(reason):
     return any(expected.search(reason) for expected in EXPECTED_SKIPS)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session):
+    """A collection makes next to no garbage; the search for it takes a quarter of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session):
     """The frameworks that the tests import stay to the end: no collection of a test has to look at them."""

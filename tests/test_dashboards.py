@@ -90,7 +90,11 @@ def test_the_committed_json_is_what_the_generator_writes():
 
 
 @pytest.mark.parametrize(
-    ("name", "word"), [("assembly-agent.json", "Halts"), ("rules/recording.yaml", "budget_overflows")]
+    ("name", "word"),
+    [
+        pytest.param("assembly-agent.json", "Halts", marks=pytest.mark.slow),
+        ("rules/recording.yaml", "budget_overflows"),
+    ],
 )
 def test_a_file_that_was_edited_by_hand_is_found_and_written_anew(tmp_path, name, word):
     shutil.copytree(ROOT / "dashboards", tmp_path / "dashboards", ignore=shutil.ignore_patterns("__pycache__"))

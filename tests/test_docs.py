@@ -109,7 +109,15 @@ def _in_this_environment(command, folder):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("page", NEWCOMERS, ids=_name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        # Those of `watch` run a program three times; the tests of the command run it with the same options.
+        pytest.param(page, marks=pytest.mark.slow if page.name == "watch-a-program.md" else ())
+        for page in NEWCOMERS
+    ],
+    ids=_name,
+)
 def test_the_commands_of_a_page_run_in_order(page, tmp_path):
     folder = _clone(page, tmp_path)
     for command in _commands(page):

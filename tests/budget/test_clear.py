@@ -219,7 +219,7 @@ tasks = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=50)
 @given(tasks, candidates, candidates, st.integers(0, 600), st.integers(0, 300))
 async def test_any_task_is_never_over_budget_and_every_item_has_one_fate(task, found, memories, room, target):
     telemetry = RecordedTelemetry()

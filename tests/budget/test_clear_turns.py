@@ -40,7 +40,7 @@ def recounted(messages, events) -> int:
     return 3 + said + sum(4 + count(message["content"]) for message in messages if id(message) not in given_events)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(conversations(), st.integers(0, 40), st.integers(0, 400))
 async def test_any_conversation_is_cut_so_that_it_can_be_sent(events, at, room):
     telemetry = RecordedTelemetry()

@@ -269,7 +269,8 @@ def test_a_misspelled_framework_gets_a_suggestion(otel_assembly, command):
 
 
 @pytest.mark.skipif("openai_agents" not in HERE, reason="openai_agents is not installed here")
-@pytest.mark.parametrize("name", ["openai-agents", pytest.param("openai_agents", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["openai-agents", "openai_agents"])
 def test_the_demo_takes_a_framework_by_its_name_and_its_distribution_s_name(otel_assembly, name):
     ran = otel_assembly("demo", "--framework", name)
     assert ran.status == 0, ran.err

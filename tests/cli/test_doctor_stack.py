@@ -67,7 +67,7 @@ def test_wrong_usage_is_one_line_before_anything_is_looked_at(doctor, arguments,
     assert "secret" not in ran.err
 
 
-@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("columns", [80, pytest.param(120, marks=pytest.mark.slow)])
 def test_in_a_terminal_no_line_is_longer_than_it_but_for_an_address(columns, tmp_path):
     shown = _in_a_terminal(columns, tmp_path)
     assert any("is not an HTTP server" in line or "cannot connect" in line for line in shown)

@@ -276,7 +276,7 @@ def test_hooks_in_packages_of_others_wait_for_the_framework():
 @pytest.mark.parametrize(
     "imports",
     [
-        "from openai.resources.responses import responses",
+        pytest.param("from openai.resources.responses import responses", marks=pytest.mark.slow),
         "import agents",
         pytest.param("from openai.resources.responses import responses; import agents", marks=pytest.mark.slow),
         pytest.param("import pydantic_ai.models.openai", marks=pytest.mark.slow),

@@ -13,7 +13,10 @@ SHARED = {path.stem for path in (PACKAGE / "instrumentation").glob("*.py")} - {"
 
 def imported_by(path):
     """The shared modules that a module imports, also those imported only for types or within a function."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    source = path.read_text(encoding="utf-8")
+    if "otel_assembly.instrumentation" not in source:  # each worker of a parallel run reads all modules
+        return
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("otel_assembly.instrumentation"):
             names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
             yield from {name.split(".")[2] for name in names if name.count(".") > 1} & SHARED

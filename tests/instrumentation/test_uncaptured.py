@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -104,12 +105,12 @@ with quietly:
 }
 
 
-#: Other forms of calls than those that are tested each time. A process takes seconds to import a client.
-SLOW_CALLS = ("openai async streamed", "openai responses", "google-genai async streamed", "groq")
+#: The calls that are tested each time alone, and together in one process, which takes seconds to import the clients.
+ALONE, TOGETHER = ("openai", "bedrock-runtime"), ("openai", "anthropic", "google-genai", "ollama", "bedrock-runtime")
 
 
 @pytest.mark.parametrize(
-    "call", [pytest.param(call, marks=pytest.mark.slow if call in SLOW_CALLS else ()) for call in CALLS]
+    "call", [pytest.param(call, marks=() if call in ALONE else pytest.mark.slow) for call in CALLS]
 )
 def test_a_process_that_calls_a_client_and_records_nothing_logs_one_line(call):
     written = stderr_of(CALLS[call] + "\n" + CALLS[call])
@@ -135,28 +136,27 @@ needs_litellm = pytest.mark.skipif(
 )
 
 
+def test_a_process_that_calls_several_clients_logs_one_line_that_names_each():
+    calls, named = [CALLS[call] for call in TOGETHER], {*TOGETHER}
+    if find_spec("litellm") is not None:
+        calls.append(LITELLM + "with quietly: completion(messages=messages, **to_anthropic)")
+        named.add("litellm")
+    written = stderr_of("\n".join(calls))
+    assert written.count(HINT) == 1
+    assert {*re.search(r"called a model \((.*?)\)", written)[1].split(", ")} == named
+
+
+@pytest.mark.slow
 @needs_litellm
 @pytest.mark.parametrize(
     "call",
     [
         pytest.param("with quietly: completion(messages=messages, **to_openai)", id="completion"),
-        pytest.param(
-            "with quietly: list(completion(messages=messages, stream=True, **to_openai))",
-            id="streamed",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param("asyncio.run(awaited(acompletion, **to_openai))", id="awaited", marks=pytest.mark.slow),
-        pytest.param(
-            "with quietly: completion(messages=messages, **to_anthropic)",
-            id="without a provider's client",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param("with quietly: responses(input='Hi', **to_openai)", id="responses", marks=pytest.mark.slow),
-        pytest.param(
-            "asyncio.run(awaited(anthropic_messages, max_tokens=9, **to_anthropic))",
-            id="messages",
-            marks=pytest.mark.slow,
-        ),
+        pytest.param("with quietly: list(completion(messages=messages, stream=True, **to_openai))", id="streamed"),
+        pytest.param("asyncio.run(awaited(acompletion, **to_openai))", id="awaited"),
+        pytest.param("with quietly: completion(messages=messages, **to_anthropic)", id="without a provider's client"),
+        pytest.param("with quietly: responses(input='Hi', **to_openai)", id="responses"),
+        pytest.param("asyncio.run(awaited(anthropic_messages, max_tokens=9, **to_anthropic))", id="messages"),
     ],
 )
 def test_a_process_that_calls_a_model_by_litellm_logs_one_line(call):
@@ -182,10 +182,10 @@ def test_litellm_logs_no_line_if_no_model_is_called():
             id="embeddings",
         ),
         pytest.param("with quietly: openai_client().models.list()", id="models", marks=pytest.mark.slow),
-        pytest.param("chat(openai_client())\notel_assembly.uninstrument()", id="uninstrumented"),
+        pytest.param(CALLS["ollama"] + "\notel_assembly.uninstrument()", id="uninstrumented"),
         pytest.param(
-            """
-chat(openai_client())
+            CALLS["ollama"]
+            + """
 from otel_assembly import Assembler, Context
 asyncio.run(Assembler([]).assemble([], messages, Context()))
 """,
@@ -210,13 +210,13 @@ def test_no_line_without_an_uncaptured_call(program):
 
 
 def test_no_line_if_a_variable_turns_it_off():
-    assert HINT not in stderr_of(CALLS["openai"], OTEL_ASSEMBLY_UNCAPTURED_HINT="false")
+    assert HINT not in stderr_of(CALLS["ollama"], OTEL_ASSEMBLY_UNCAPTURED_HINT="false")
 
 
 def test_no_line_if_no_provider_is_configured():
     assert HINT not in stderr_of(
         "import opentelemetry.trace as api\n"
-        "api._TRACER_PROVIDER = None\n" + CALLS["openai"]  # as if nobody had called `set_tracer_provider`
+        "api._TRACER_PROVIDER = None\n" + CALLS["ollama"]  # as if nobody had called `set_tracer_provider`
     )
 
 
@@ -238,22 +238,24 @@ chat(openai_client())
     assert written.count(HINT) == 1
 
 
-FORKS = """
-import multiprocessing, sys
-client = openai_client()
-chat(client)
-{before}
-child = multiprocessing.get_context("fork").Process(target={target})
+FORKS = f"""
+import multiprocessing, ollama
+client = ollama.Client(host="{NOWHERE}")
+
+def ask():
+    with quietly:
+        client.chat(model="m", messages=messages)
+
+ask()
+child = multiprocessing.get_context("fork").Process(target={{target}})
 child.start(); child.join()
 """
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-@pytest.mark.parametrize(
-    ("target", "lines"), [pytest.param("chat, args=(client,)", 2, id="calls"), pytest.param("print", 1, id="idle")]
-)
+@pytest.mark.parametrize(("target", "lines"), [pytest.param("ask", 2, id="calls"), pytest.param("print", 1, id="idle")])
 def test_a_forked_child_reports_its_own_calls(target, lines):
-    assert stderr_of(FORKS.format(before="", target=target)).count(HINT) == lines
+    assert stderr_of(FORKS.format(target=target)).count(HINT) == lines
 
 
 def test_a_framework_in_use_that_is_not_captured_is_named(tmp_path):

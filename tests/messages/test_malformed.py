@@ -222,7 +222,7 @@ garbage = st.builds(
 )
 
 
-@settings(max_examples=400, deadline=None, database=None)
+@settings(max_examples=200, deadline=None, database=None)
 @given(garbage)
 def test_any_dict_is_read_or_refused(message):
     try:

@@ -29,7 +29,7 @@ SEEDS = {
     "observed": (50, 3_000),
     "allocated": (100, 4_000),
     "gathered": (50, 500),
-    "gathered_long": (50, 300),
+    "gathered_long": (0, 300),
 }
 GROUP = 50
 

@@ -70,7 +70,10 @@ class LivePage:
 
 @pytest.mark.parametrize(
     ("program", "policy", "heading"),
-    [("openai_loop.py", "caller", "conversation 1"), ("langgraph_agent.py", "trim_messages", "ticket-1042")],
+    [
+        ("openai_loop.py", "caller", "conversation 1"),
+        pytest.param("langgraph_agent.py", "trim_messages", "ticket-1042", marks=pytest.mark.slow),
+    ],
 )
 def test_a_turn_of_a_real_program_is_shown_with_its_drops(chromium, provider, program, policy, heading):
     provider.says("Hello.", "Fine.", "Good bye.")
@@ -406,6 +409,7 @@ async def test_an_empty_live_page_can_be_used(chromium, watch):
     assert page.errors() == []
 
 
+@pytest.mark.slow
 async def test_nothing_on_the_live_page_is_inaccessible(chromium, watch):
     from axe_core_python.selenium import Axe
 

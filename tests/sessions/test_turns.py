@@ -598,7 +598,8 @@ def test_a_server_that_is_killed_is_succeeded_and_no_tool_runs_twice(request, tm
     assert runs.count("look") == look
 
 
-@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_servers_that_are_killed_at_random_run_each_call_once_and_answer_each_request_once(request, tmp_path, kind):
     if kind == "postgres":
         server = request.getfixturevalue("postgres")

@@ -87,7 +87,7 @@ def test_without_the_variable_nothing_changes(receiver):
     ("kind", "said", "code"),
     [
         ("handler before", "handler before\n", 0),
-        ("exits before", "", 3),
+        pytest.param("exits before", "", 3, marks=pytest.mark.slow),
         ("asyncio after", "asyncio after\n", 0),
         ("uses default after", "", -signal.SIGTERM),
     ],
@@ -174,7 +174,14 @@ def asked(address, count=TURNS):
             response.read()
 
 
-@pytest.mark.parametrize("by", ["the variable", "the middleware", "the middleware around no lifespan"])
+@pytest.mark.parametrize(
+    "by",
+    [
+        "the variable",
+        "the middleware",
+        pytest.param("the middleware around no lifespan", marks=pytest.mark.slow),
+    ],
+)
 def test_uvicorn_exports_its_turns(receiver, by):
     pytest.importorskip("uvicorn", reason="uvicorn is not installed")
     app = {"the variable": "app", "the middleware": "flushing", "the middleware around no lifespan": "without_lifespan"}
@@ -189,7 +196,9 @@ def test_uvicorn_exports_its_turns(receiver, by):
     assert (turns(receiver), counted(receiver)) == (TURNS, 1)
 
 
-@pytest.mark.parametrize("preload", [[], ["--preload"]], ids=["own", "preloaded"])
+@pytest.mark.parametrize(
+    "preload", [pytest.param([], id="own", marks=pytest.mark.slow), pytest.param(["--preload"], id="preloaded")]
+)
 def test_gunicorn_exports_its_turns_without_more(receiver, preload):
     pytest.importorskip("gunicorn", reason="gunicorn is not installed")
     command = ["-m", "gunicorn", "--bind", "127.0.0.1:0", "--workers", "2", *preload, "flush_programs:wsgi"]

@@ -67,14 +67,21 @@ def test_a_line_says_what_is_captured(options, environment, said):
         assert watch.end() == 0
 
 
-@pytest.mark.parametrize("status", [0, 1, 7, 130])
+@pytest.mark.parametrize("status", [0, 7, *(pytest.param(status, marks=pytest.mark.slow) for status in (1, 130))])
 def test_the_exit_status_is_that_of_the_command(status):
     with shell(script=f"exit {status}") as watch:
         assert watch.end() == status
     assert any("no assembly has arrived" in line for line in watch.said)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        signal.SIGINT,
+        *(pytest.param(number, marks=pytest.mark.slow) for number in (signal.SIGHUP, signal.SIGUSR1)),
+    ],
+)
 def test_signals_reach_the_command_and_end_watch_as_they_end_the_command(number):
     with shell(script="echo ready; exec sleep 600") as watch:
         assert watch.process.stdout.readline() == "ready\n"

@@ -267,15 +267,23 @@ def test_an_unreadable_file_is_one_line_until_it_is_readable(tmp_path):
     [
         (["missing.jsonl"], "missing.jsonl: does not exist; name a log or its directory, or put -- before a command"),
         (["python", "-m", "agent"], "put -- before a command: otel-assembly watch -- python -m agent"),
-        (["/dev/null"], "/dev/null: is a device or a pipe"),
+        pytest.param(["/dev/null"], "/dev/null: is a device or a pipe", marks=pytest.mark.slow),
         (["log.jsonl", "--", "ls"], "watch follows a log or runs a command, not both"),
-        (["log.jsonl", "--port", "0", "--", "ls"], "watch follows a log or runs a command, not both"),
+        pytest.param(
+            ["log.jsonl", "--port", "0", "--", "ls"],
+            "watch follows a log or runs a command, not both",
+            marks=pytest.mark.slow,
+        ),
         (["log.jsonl", "--colour"], "watch follows one log or directory; remove --colour"),
         (["log.jsonl", "other.jsonl", "--port", "0"], "watch follows one log or directory; remove other.jsonl"),
         (["log.jsonl", "--port", "x"], "--port: must be a number from 0 to 65535, got 'x'"),
         (["--store", "turns.db", "log.jsonl"], "--store does not apply to a log; run watch without it"),
-        (["--forward", "http://127.0.0.1:9", "log.jsonl"], "--forward does not apply to a log"),
-        (["log.jsonl", "--no-stay"], "--stay does not apply to a log"),
+        pytest.param(
+            ["--forward", "http://127.0.0.1:9", "log.jsonl"],
+            "--forward does not apply to a log",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(["log.jsonl", "--no-stay"], "--stay does not apply to a log", marks=pytest.mark.slow),
     ],
 )
 def test_a_wrong_command_line_is_one_line(tmp_path, monkeypatch, arguments, said):
