@@ -100,7 +100,7 @@ async def most_of_a_turn(chain, history, telemetry, more=mixed, turns=24):
     return most
 
 
-@pytest.mark.parametrize(("recorded", "most"), [(False, 170), (True, 540)])
+@pytest.mark.parametrize(("recorded", "most"), [(False, 170), (True, 450)])
 async def test_the_calls_of_a_turn_of_a_filter_and_a_budget(recorded, most, recorder):
     assembler = Assembler(
         [ConversationPolicy(), TokenBudgetPolicy(200)],
