@@ -37,7 +37,7 @@ from otel_assembly.errors import PolicyContractError
 from otel_assembly.history.broken_pairs import echoes_stand
 from otel_assembly.history.edited import Edited
 from otel_assembly.history.view import View, difference, joined, reader, runs_of, to_runs
-from otel_assembly.ledger.record import set_window, totals_of
+from otel_assembly.ledger.record import totals_of
 from otel_assembly.ledger.snapshot import ItemGroup, PendingUsage, Step
 from otel_assembly.policies.base import waits
 from otel_assembly.recorder import NULL_RECORDING
@@ -207,7 +207,7 @@ class OpenAssembly:
             with suppress(Exception):  # a framework's model name may be another type than a string
                 window = prices.known_window(record.window, record.model)
                 if window is not record.window:
-                    set_window(record, window)
+                    record.window, record.totals = window, None  # the totals are computed again if they were needed
 
     def _finish(self) -> Slices[None]:
         """Write the record to its span and to metrics; if the span was recorded, mark its items as exported."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from otel_assembly.decision import PrefixBreak
@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from otel_assembly.decision import Overflow
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
+class Totals(NamedTuple):
     """The numbers of an assembly. Tokens are those of the rendered prompt, including framing.
 
     ``events_in + events_injected = events_out + dropped + compacted``.
@@ -41,7 +40,6 @@ class Totals:
         fixed: The tokens of content that must not be dropped; None if no policy reports them.
         overflow: The exceeded limit; None if no limit was exceeded. If the prompt exceeds only the model's window,
             that is the limit, with the cause ``window``.
-        overflowed: Whether a limit was exceeded.
         utilization: The highest ratio of needed tokens to a limit. The needed tokens are `used` for `budget` (or
             `tokens_out` if `used` is None), `tokens_out` for `window`, and ``overflow.needed`` for an overflow, also if
             it was raised, or if the content that did not fit was dropped. None if there is no limit, or if nothing is
@@ -72,10 +70,23 @@ class Totals:
     budget: int | None
     fixed: int | None
     overflow: Overflow | None
-    overflowed: bool = field(repr=False)
-    utilization: float | None = field(repr=False)
-    window: int | None = field(default=None, repr=False)
-    used: int | None = field(default=None, repr=False)
+    utilization: float | None
+    window: int | None = None
+    used: int | None = None
+
+    @property
+    def overflowed(self) -> bool:
+        """Whether a limit was exceeded."""
+        return self.overflow is not None
+
+    def __repr__(self) -> str:
+        return _shown(self, without=3)
+
+
+def _shown(numbers: Totals | Prefix, without: int) -> str:
+    """Return a representation without the last fields, which follow from others or are often None."""
+    fields = ", ".join(f"{name}={value!r}" for name, value in [*zip(numbers._fields, numbers, strict=True)][:-without])
+    return f"{type(numbers).__name__}({fields})"
 
 
 class StepTotals(NamedTuple):
@@ -91,8 +102,7 @@ class StepTotals(NamedTuple):
     compacted_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Prefix:
+class Prefix(NamedTuple):
     """The common prefix of a prompt and the previous prompt of its ledger, which a provider can read from its cache.
 
     Attributes:
@@ -112,7 +122,10 @@ class Prefix:
     prompts: int = 0
     events: int = 0
     cause: str | None = PrefixBreak.FIRST.value
-    reuse: float | None = field(default=None, repr=False)
+    reuse: float | None = None
+
+    def __repr__(self) -> str:
+        return _shown(self, without=1)
 
 
 @dataclass(frozen=True, slots=True)

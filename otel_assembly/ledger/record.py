@@ -297,19 +297,11 @@ def totals_of(record: Record) -> Totals:
         budget=budget,
         fixed=fixed,
         overflow=overflow,
-        overflowed=overflow is not None,
         utilization=utilization,
         window=record.window,
         used=used,
     )
     return record.totals
-
-
-def set_window(record: Record, window: int | None) -> None:
-    """Set the model's window; numbers that were computed without it are computed again."""
-    record.window = window
-    if window is not None:
-        record.totals = None
 
 
 def _limits(record: Record, tokens: int) -> tuple[int | None, int | None, int | None, Overflow | None, float | None]:
