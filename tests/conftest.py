@@ -6,6 +6,7 @@ import gc
 import os
 import re
 from collections import Counter
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -72,6 +73,22 @@ def pytest_terminal_summary(terminalreporter, config):
 def recorder(assembly_telemetry):
     """Everything that the assemblies of a test tell."""
     return assembly_telemetry
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory):
+    """A file with one certificate."""
+    authorities = Path(pytest.importorskip("certifi").where()).read_text(encoding="utf-8")
+    first, end, _ = authorities.partition("-----END CERTIFICATE-----\n")
+    file = tmp_path_factory.mktemp("certificates") / "one.pem"
+    file.write_text(first + end, encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def one_authority(certificate, monkeypatch):
+    """Clients trust one authority. Each reads all that the system trusts, for 25 ms, though these tests use no TLS."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
 
 
 @pytest.fixture

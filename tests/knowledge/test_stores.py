@@ -182,10 +182,10 @@ BAD_PATHS = {
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(("path", "problem"), BAD_PATHS.items(), ids=[ascii(path)[:30] for path in BAD_PATHS])
-async def test_a_path_that_is_none_of_the_store_is_refused(store, method, path, problem):
-    with pytest.raises(KnowledgePathError, match=problem):
-        await call(store, method, path)
+async def test_a_path_that_is_none_of_the_store_is_refused(store, method):
+    for path, problem in BAD_PATHS.items():
+        with pytest.raises(KnowledgePathError, match=problem):
+            await call(store, method, path)
 
 
 @pytest.mark.parametrize("method", FILE_METHODS)

@@ -51,6 +51,7 @@ from otel_assembly.testing import RecordedTelemetry
 
 pytest.importorskip("openai", reason="not installed: python -m pip install --group dev")
 pytest.importorskip("anthropic", reason="not installed: python -m pip install --group dev")
+pytestmark = pytest.mark.usefixtures("one_authority")
 
 ASK = ModelRequest(content="Where is my bag?")
 SECRET = ModelRequest(content="the-secret-of-the-prompt")

@@ -42,6 +42,7 @@ from otel_assembly.tokens import TokenMeter
 
 pytest.importorskip("openai", reason="not installed: python -m pip install --group dev")
 pytest.importorskip("anthropic", reason="not installed: python -m pip install --group dev")
+pytestmark = pytest.mark.usefixtures("one_authority")
 
 SIGNATURE = "EqQBCgIYAhIM1gbcDa9GJwZA2b3hGgxBdjrkzLoky3dl1pkiMOYds"
 SEALED = "EmwKAhgBEgy3va3pzix/LafPsn4aDFIT2Xlxh0L5L8rLVyIwxtE3rAFBa8cr3qpP"

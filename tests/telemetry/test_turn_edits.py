@@ -158,7 +158,7 @@ def tells(turn, ledger, given, sent, encoding="o200k_base"):
     ledger.take(turn)
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", [*range(40), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(40, 100))])
 def test_every_recorded_turn_is_told_as_it_was(seed):
     r = random.Random(f"edits {seed}")
     for run in (lambda telemetry: asyncio.run(assembled(r, telemetry)), lambda telemetry: observed(r, telemetry)):

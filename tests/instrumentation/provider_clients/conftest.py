@@ -19,7 +19,7 @@ NOT_INSTALLED = "not installed: python -m pip install --group dev"
 
 
 @pytest.fixture
-def server():
+def server(one_authority):
     """A provider's server."""
     server = ProviderServer()
     yield server

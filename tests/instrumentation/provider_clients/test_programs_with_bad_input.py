@@ -26,6 +26,13 @@ pytestmark = [
 CLIENTS = ("openai", "anthropic", "google_genai", "botocore")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _only_new_garbage():
+    """Objects of the modules before are not searched for garbage, which these tests do often."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _answers(server):
     server.answers_all(lambda path, body: any_answer(path, body, f"Answer number {len(server.requests)}."))
