@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from weakref import WeakSet
 
 from otel_assembly._internal.lazy_imports import LazyModule
-from otel_assembly.chain.step_diff import match, match_part
+from otel_assembly.chain.step_diff import record_matches, record_part
 from otel_assembly.decision import Outcome
 from otel_assembly.errors import DescribeError, PolicyContractError
 from otel_assembly.history.edited import Edited, EventList
@@ -141,14 +141,14 @@ def write_difference(
         raise PolicyContractError(
             policy.name, step.index, f"returned events that are a {type(events).__name__}, expected a sequence"
         )
-    all_true = match_part(step, part, verdicts) if part is not None else None
+    all_true = record_part(step, part, verdicts) if part is not None else None
     edited = isinstance(events, Edited) and events.view.history is step.view_in.history
     if all_true is False or edited:
         _warn_of_false_verdict(policy)
     if all_true is not None:
         return
     try:
-        match(step, list(step.view_in), list(events), verdicts, ledger)
+        record_matches(step, list(step.view_in), list(events), verdicts, ledger)
     except DescribeError as error:
         raise PolicyContractError(policy.name, step.index, f"returned an event that cannot be read: {error}") from error
 

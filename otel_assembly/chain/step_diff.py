@@ -29,7 +29,7 @@ EXITS: Final = frozenset({DecisionOutcome.DROPPED, DecisionOutcome.COMPACTED})
 _COMPACTED: Final = (DecisionOutcome.COMPACTED, DecisionReason.COMPACTED)
 
 
-def match(
+def record_matches(
     step: Step,
     inputs: Sequence[Any],
     events: Sequence[Any],
@@ -94,7 +94,7 @@ def _provenance(step: Step, diff: SequenceDiff, compacted: Sequence[Run], ledger
     return provenance
 
 
-def match_part(step: Step, part: View, verdicts: Sequence[Verdict]) -> bool | None:
+def record_part(step: Step, part: View, verdicts: Sequence[Verdict]) -> bool | None:
     """Record in `step` an output that is a part of its input, in the same order, with the verdicts that are true.
 
     Returns:
@@ -205,8 +205,8 @@ def _write_new_history(
     known = len(numbered.history) if numbered is not None else 0
     if numbered is None or not _is_extended(numbered, step, events, item_ids):
         numbered, known = NumberedHistory(ListHistory(), ItemIds(), step_input=step.numbered_in), 0
-    numbered.listed.renew(events[:known])
-    numbered.listed.take(events[known:], _facts_of_output(step, inputs, events, diff, ledger, known))
+    numbered.list_history.renew(events[:known])
+    numbered.list_history.take(events[known:], _facts_of_output(step, inputs, events, diff, ledger, known))
     for start, (first, last) in item_ids:
         if (skip := max(0, known - start)) <= last - first:
             numbered.item_ids.extend(last - first + 1 - skip, first + skip)
@@ -318,7 +318,7 @@ def find_restored(
     if not (events and any(earlier.exits for earlier in step.earlier)):
         return {}
     first, item_ids, restored = step.earlier[0], step.numbered_in.item_ids, dict[int, list[int]]()
-    input_index = first.numbered_in.places()
+    input_index = first.numbered_in.event_index()
     created = [pair for earlier in step.earlier for pair in earlier.created]
     created_by_identity = {id(event): item for event, item in created}
     creations = EventIndex([event for event, _ in created], lambda at: read(created[at][0]) if read else None)

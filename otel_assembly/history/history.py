@@ -109,7 +109,7 @@ class History(Sequence[Any]):
         #: class, both columns are replaced, and views of the old ones stay as they are.
         self.classes = [Column(place=place) for place in range(_SEPARATED + 1)]
         #: The events that changed their class, once for each change.
-        self.moved = array("I")
+        self.reclassified = array("I")
         #: The results without a call.
         self.orphans = self.classes[_ORPHAN]
         self.requests = Column()
@@ -213,24 +213,24 @@ class History(Sequence[Any]):
                 ):
                     places = _SENDABLE, self._unsendable_class(position, pairing.flags[position])
                     moves[position] = places[::-1] if is_sendable else places
-        before = len(self.moved)
-        self.moved.extend(moves)
+        before = len(self.reclassified)
+        self.reclassified.extend(moves)
         for place in sorted({place for places in moves.values() for place in places}):
             column = self.classes[place]
             removed = [position for position, (old, _) in moves.items() if old == place]
             added = [position for position, (_, new) in moves.items() if new == place]
             self.classes[place] = edited = column.edited(removed, added)
-            column.until, edited.since = before, len(self.moved)
+            column.until, edited.since = before, len(self.reclassified)
             for table in self._tables.values():
                 table.follow(column, edited, edited.index(min(removed + added)))
 
-    def moved_between(self, first: Column, second: Column) -> Sequence[int]:
+    def reclassified_between(self, first: Column, second: Column) -> Sequence[int]:
         """Return the events that can be in two columns of different classes, because they changed their class.
 
         While both columns are in use, no event is in both.
         """
         ends = [until for until in (first.until, second.until) if until is not None]
-        return self.moved[min(ends) : max(first.since, second.since)] if ends else ()
+        return self.reclassified[min(ends) : max(first.since, second.since)] if ends else ()
 
     @property
     def columns(self) -> tuple[Column, ...]:

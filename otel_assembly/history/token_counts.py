@@ -52,7 +52,7 @@ class TokenTable:
         self._counts = array("I")
         #: By column in use, the tokens before each index of the column.
         self._sums: dict[Column, array[int]] = {}
-        #: By column, the sums that `atoms` returns, and the length of `Pairing.changed` at that time.
+        #: By column, the sums that `atom_sums` returns, and the length of `Pairing.changed` at that time.
         self._atoms: dict[Column, tuple[array[int], int]] = {}
         self.estimated: list[Run] = []
         self.corrected = array("I")
@@ -158,7 +158,7 @@ class TokenTable:
                 sums.extend(islice(accumulate(new, initial=sums[-1]), 1, None))
         return sums
 
-    def atoms(self, column: Column) -> array[int]:
+    def atom_sums(self, column: Column) -> array[int]:
         """Return the same sums as `sums`, but with all tokens of an atom at the index of its first event.
 
         Orphans, atoms with an unanswered call and separated reasoning count as 0 tokens.

@@ -306,7 +306,7 @@ class View(Sequence[Any]):
 
     @property
     def whole(self) -> bool:
-        """Return True if this is the whole history, as long as it was when the view was created."""
+        """Return True if this is the whole history, as long as it was when the view was created, or an empty view."""
         return not self.runs or (self.column is self.history.all and len(self.runs) == 1 and self.runs[0][0] == 0)
 
     def part(self, start: int, stop: int) -> View:
@@ -359,8 +359,8 @@ class View(Sequence[Any]):
             rest.is_slice |= rest.length < self.length
             return rest
         if self.column.place != view.column.place and -1 not in {self.column.place, view.column.place}:
-            moved = filter(view.holds, self.history.moved_between(self.column, view.column))
-            shared = to_runs(sorted({index for position in moved if (index := self.index_of(position)) >= 0}))
+            common = filter(view.holds, self.history.reclassified_between(self.column, view.column))
+            shared = to_runs(sorted({index for position in common if (index := self.index_of(position)) >= 0}))
             return self.pick(complement(self.length, shared)) if shared else self
         start = self.shared_with(view)
         if len(view) - start <= len(self) - start:

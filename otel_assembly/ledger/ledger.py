@@ -322,7 +322,7 @@ class Ledger:
             if start:
                 yield
             batch, batch_read = events[start : start + SLICE], read[start : start + SLICE]
-            numbered.listed.take(batch, [event.facts for event in batch_read])
+            numbered.list_history.take(batch, [event.facts for event in batch_read])
             self._contents += [event.content for event in batch_read]
             self._all_dicts = self._all_dicts and {*map(type, batch)} <= {dict}
             self._may_change = self._may_change or numbered.history.of_dicts or may_change(batch)

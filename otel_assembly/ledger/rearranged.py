@@ -99,7 +99,7 @@ def known_ids(old: NumberedHistory, events: list[Any], sent: Snapshot | None, re
 
 def _input_ids(old: NumberedHistory, events: list[Any], read: Read) -> list[int | None]:
     """Return the item id of each event that the previous input contained; None for other events."""
-    matches = diff_sequences(old.history.events, events, old.places, read=read).found()
+    matches = diff_sequences(old.history.events, events, old.event_index, read=read).found()
     return [None if at is None else old.item_ids.of(at) for at in matches]
 
 

@@ -142,11 +142,11 @@ class NumberedHistory:
     _places: EventIndex | None = None
 
     @property
-    def listed(self) -> ListHistory:
+    def list_history(self) -> ListHistory:
         """The history, which must be that of a list: a list as input, or a step's output."""
         return cast("ListHistory", self.history)
 
-    def places(self) -> EventIndex:
+    def event_index(self) -> EventIndex:
         """Return an index of the history's events, which finds their positions."""
         if self._places is None:
             self._places = EventIndex(self.history.events, self.history.facts)
@@ -159,9 +159,9 @@ class NumberedHistory:
             events: The new objects.
             reread: By position, the facts of events that were read again because they changed, for example got an id.
         """
-        self.listed.renew(events)
+        self.list_history.renew(events)
         for position, facts in reread.items():
-            self.listed.reread(position, facts)
+            self.list_history.reread(position, facts)
         if reread:
             self._places = None
         elif self._places is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from otel_assembly.budget.attempt import Attempt, CompactionOutcome
 from otel_assembly.chain.open_assembly import OpenAssembly
-from otel_assembly.chain.step_diff import match
+from otel_assembly.chain.step_diff import record_matches
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Overflow, OverflowCause
 from otel_assembly.errors import error_type, is_failure
 from otel_assembly.ledger.snapshot import ItemGroup, StepCompaction, item_id_runs
@@ -334,8 +334,8 @@ class ObservedStep:
                         inputs = inputs[: len(step.view_in)]
                     outputs = inputs if type(events) is list and _unchanged(inputs, events) else list(events)
                     if report.verdicts or not _is_cut(step, inputs, outputs, report.reason):
-                        places = record.ledger_input.numbered.places
-                        match(
+                        index = record.ledger_input.numbered.event_index
+                        record_matches(
                             step,
                             inputs,
                             outputs,
@@ -344,7 +344,7 @@ class ObservedStep:
                             otherwise=report.reason,
                             rereads=True,
                             stands_in=report.reported is None if report.stands_in is None else report.stands_in,
-                            index=places if step.view_in is record.ledger_input.view else None,
+                            index=index if step.view_in is record.ledger_input.view else None,
                         )
                 assembly.events = outputs
             if report.prompts is not None:
@@ -480,8 +480,8 @@ def _unchanged(inputs: list[Any], events: list[Any]) -> bool:
 def _is_cut(step: Step, inputs: list[Any], events: list[Any], reason: DecisionReason) -> bool:
     """Write the output to the step if it lacks at most one run of the inputs; otherwise return False.
 
-    Trimmed lists are common, and this is faster than `match`. The first and the last event of each part that is kept
-    are the same objects as in the input, and those between them are equal.
+    Trimmed lists are common, and this is faster than `record_matches`. The first and the last event of each part that
+    is kept are the same objects as in the input, and those between them are equal.
     """
     view, length, out = step.view_in, len(inputs), len(events)
     if out > length or view.history.echoes:

@@ -295,7 +295,7 @@ class BudgetPlan:
         """
         begin, entries = self._view.length, iter([*corrections, (-1, 0)])
         at, difference = next(entries)
-        sums = self._table.atoms(self._view.column)
+        sums = self._table.atom_sums(self._view.column)
         for low, stop in reversed(self._view.runs):
             begin -= stop - low
             if begin + stop - low <= self.leading:
@@ -318,7 +318,7 @@ class BudgetPlan:
     def _taken_from(self, start: int, corrections: Sequence[tuple[int, int]]) -> int:
         """Return the tokens of all atoms (calls with results, or messages) that begin at the index `start` or later."""
         tokens = sum([difference for index, difference in corrections if index >= start])
-        sums, part = self._table.atoms(self._view.column), self._view.part(start, self._view.length)
+        sums, part = self._table.atom_sums(self._view.column), self._view.part(start, self._view.length)
         return tokens + sum([sums[stop] - sums[low] for low, stop in part.runs])
 
     def _cell_after(self, index: int, cell: int) -> int:
