@@ -236,7 +236,9 @@ class FollowedLog:
         if known is None or not _continues(known, transcript):
             if known is not None:
                 yield LogUpdate([], transcript.id)
-            context = Context(conversation_id=transcript.id, agent_name=transcript.format, tools=transcript.tools)
+            # Only a log has the model calls of an agent; other transcripts are conversations of any program.
+            agent = "replay" if transcript.calls is None else transcript.format
+            context = Context(conversation_id=transcript.id, agent_name=agent, tools=transcript.tools)
             known = self._conversations[transcript.id] = _Conversation(context, transcript)
         known.transcript = transcript
         # A ledger of lists recognizes messages that were read again, by their content.

@@ -103,6 +103,8 @@ def test_a_turn_of_a_real_program_is_shown_with_its_drops(chromium, provider, pr
 
 
 def test_a_log_of_a_coding_agent_is_shown_while_it_grows(chromium, tmp_path):
+    from axe_core_python.selenium import Axe
+
     session = [f"{json.dumps(record)}\n" for record in compacted(logical=True).lines]
     log = tmp_path / "s-1.jsonl"
     log.write_text("".join(session[:5]))
@@ -124,12 +126,13 @@ def test_a_log_of_a_coding_agent_is_shown_while_it_grows(chromium, tmp_path):
         log.write_text("".join(session[:2]))
         page.shows(".chart-head", r"\b1 turn\b")
         log.write_bytes(b"\xff")
-        page.shows("#top .problems", "1 conversation cannot be read")
-        page.run("document.querySelector('#top summary').click()")
-        page.shows("#top .problems", "s-1.jsonl: is not UTF-8")
+        page.shows(".refusals", "1 conversation cannot be read")
+        assert Axe().run(chromium)["violations"] == []
+        page.run("document.querySelector('.refusals summary').click()")
+        page.shows(".refusals", "s-1.jsonl: is not UTF-8")
         log.write_text("".join(session))
         page.shows(".chart-head", r"\b3 turns\b")
-        page.until(lambda: not page.text("#top .problems"), "the end of the problem")
+        page.until(lambda: not page.text(".refusals"), "the end of the problem")
         assert page.errors() == []
 
 
@@ -229,6 +232,19 @@ async def test_hostile_texts_do_nothing_on_the_live_page(chromium, watch):
     page.shows(".items", "window.broken")
     assert page.run("return window.broken ?? null") is None
     assert page.run("return document.querySelectorAll('main img').length") == 0
+    assert page.errors() == []
+
+
+async def test_the_main_agent_is_shown_before_its_subagents(chromium, watch):
+    for name in ("session", "session/helper"):
+        for request in await spans_of(messages(2), conversation=name):
+            watch.post("/v1/traces", request)
+    page = LivePage(chromium, watch)
+    page.shows("main h2", "session$")
+    for request in await spans_of(messages(2), conversation="session/second"):
+        watch.post("/v1/traces", request)
+    page.shows("#side summary", r"\(3\)")
+    assert page.text("main h2") == "session"
     assert page.errors() == []
 
 

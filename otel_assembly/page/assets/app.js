@@ -65,9 +65,10 @@ function header() {
   parts.note = el("p", { class: "results note", hidden: true });
   parts.state = data.live ? el("p", { class: "live" }) : null;
   parts.counts = el("p", { class: "dim" });
-  parts.refusals = el("div", {});
+  parts.refusals = el("section", { class: "refusals", "aria-label": "Conversations that cannot be read" });
   refill(byId("top"), el("div", { class: "heading" }, foreign(data.title, "h1"), parts.state, parts.counts),
-    el("div", { class: "tools" }, el("div", { class: "finder" }, parts.search, parts.results, parts.note), parts.table, parts.theme), parts.refusals);
+    el("div", { class: "tools" }, el("div", { class: "finder" }, parts.search, parts.results, parts.note), parts.table, parts.theme));
+  byId("top").after(parts.refusals);
   tally();
   showRefusals(data.refusals ?? []);
   theme(remember("theme"));

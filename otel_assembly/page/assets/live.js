@@ -61,6 +61,9 @@ function later() {
   });
 }
 
+// A subagent of a log is a conversation of its own, whose id begins with that of the main agent.
+const isSubagent = ({ id }) => conversations.some((main) => main.id && id?.startsWith(`${main.id}/`));
+
 function redraw() {
   const changed = live.changed;
   live.changed = new Map();
@@ -70,7 +73,7 @@ function redraw() {
   if (live.drawn === null) return reopen();
   const newest = conversations.at(-1), { ledgers } = here();
   // A new conversation is shown, unless the reader has chosen one or has opened a turn.
-  if (newest !== here() && newest.fresh !== false && !now.chosen && !now.open) {
+  if (newest !== here() && !isSubagent(newest) && newest.fresh !== false && !now.chosen && !now.open) {
     for (const conversation of conversations) conversation.fresh = false;
     choose(conversations.length - 1);
     live.drawn = drawn();
@@ -101,7 +104,7 @@ const drawn = () => ({ to: ends().to, ledgers: here().ledgers.length, last: new 
 function reopen() {
   const asked = live.kept ?? (live.opened ? { c: null, t: null } : selection());
   const index = live.kept ? conversations.findIndex(({ key }) => key === asked.key) : asked.c ?? -1;
-  choose(index in conversations ? index : conversations.length - 1, asked.chosen ?? (asked.c ?? null) !== null);
+  choose(index in conversations ? index : conversations.findLastIndex((conversation) => !isSubagent(conversation)), asked.chosen ?? (asked.c ?? null) !== null);
   if (index in conversations && asked.t !== null) select(asked);
   Object.assign(live, { kept: null, opened: true });
   for (const conversation of conversations) conversation.fresh = false;
