@@ -12,7 +12,7 @@ from otel_assembly.assembler import Assembler
 from otel_assembly.cli.page_files import prompts_and_events
 from otel_assembly.decision import Compaction, DecisionOutcome, DecisionReason, Outcome, Verdict
 from otel_assembly.history.history import History
-from otel_assembly.ledger.ledger import Ledger
+from otel_assembly.ledger.ledger import Ledger, Ledgers
 from otel_assembly.messages.event_facts import EventKind, describe
 
 if TYPE_CHECKING:
@@ -183,13 +183,21 @@ class ReplayAssembler(Assembler):
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        self._logged: WeakKeyDictionary[Context, Ledger] = WeakKeyDictionary()
+        self._ledgers = _LoggedLedgers()
 
     def without_policies(self) -> ReplayAssembler:
         """Return a copy of this assembler with an empty chain; both use the same ledgers."""
         return self._with(())
 
-    def _ledger(self, events: Sequence[Any], context: Context) -> Ledger:
+
+class _LoggedLedgers(Ledgers):
+    """The ledgers of lists of messages, one for each `Context`, and those of a `History`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._logged: WeakKeyDictionary[Context, Ledger] = WeakKeyDictionary()
+
+    def of(self, events: Sequence[Any], context: Context, identity: tuple[object, ...], recorder: object) -> Ledger:
         if isinstance(events, History):
-            return super()._ledger(events, context)
+            return super().of(events, context, identity, recorder)
         return self._logged.setdefault(context, Ledger(observed=True))
