@@ -34,28 +34,32 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command ``watch`` and its options to the command line."""
     parser = commands.add_parser(
         "watch",
-        help="run a program, or follow a log, and show each model call live: the prompt, and the dropped messages",
-        usage="otel-assembly watch [OPTION ...] [PATH | -- COMMAND [ARGUMENT ...]]\n"
-        "       otel-assembly watch PATH [OPTION ...]",
-        description="Receive OTLP over HTTP on this machine and serve a page that shows each turn when its model call "
-        "is made: the tokens of the prompt by kind of message, and the dropped messages with policy and reason. "
-        "COMMAND is run with the variables that send its telemetry here, and a Python program under "
-        "opentelemetry-instrument. Without COMMAND, other programs can send. The exit status is that of COMMAND. "
-        "PATH is the log of a coding agent, such as Claude Code or Codex, or another transcript: its turns are shown, "
-        "and new turns when the log grows. In a directory, the newest log is followed.",
-        epilog="The page needs the token of the printed URL. Message content is captured for COMMAND only, and stays "
-        "on this machine unless --forward is used. --store, --forward and --stay do not apply to PATH.",
+        help="run a program or follow a log, and show each model call on a web page: its prompt and dropped messages",
+        usage="otel-assembly watch [OPTION ...] -- COMMAND [ARGUMENT ...]\n"
+        "       otel-assembly watch [OPTION ...] PATH [OPTION ...]\n"
+        "       otel-assembly watch [OPTION ...]",
+        description="Serve a web page that shows each model call when it is made: the tokens of the prompt by kind of "
+        "message, and the dropped messages with policy and reason. With COMMAND, run a Python program under "
+        "opentelemetry-instrument, with the variables that send its telemetry to this page; the exit status is that of "
+        "COMMAND. With PATH, show the log of a coding agent such as Claude Code or Codex, or another transcript, and "
+        "its new turns when it grows. In a directory, the newest log in it or below it is followed. With neither, wait "
+        "for programs that send OTLP over HTTP.",
+        epilog="The page needs the token in the printed URL. Message content stays on this machine unless --forward or "
+        "--host is used. --store, --forward and --stay do not apply to PATH.",
     )
     parser.add_argument(
         "words",
         nargs=REMAINDER,
         action=_PathOrCommand,
         metavar="PATH | -- COMMAND",
-        help="the log, or the command with its arguments",
+        help="a log or a directory of logs; or the command to run, with its arguments",
     )
     parser.add_argument("--port", type=_port, metavar="N", help="listen on this port (default: 4318, or a free port)")
     parser.add_argument(
-        "--host", default=_LOOPBACK, metavar="ADDRESS", help="listen on this address; senders then need the token"
+        "--host",
+        default=_LOOPBACK,
+        metavar="ADDRESS",
+        help="listen on this address instead of loopback; programs that send then need the token",
     )
     parser.add_argument(
         "--content",
@@ -63,13 +67,15 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="capture the message content of COMMAND (default: yes, unless --forward is used or "
         f"{CAPTURE_MESSAGE_CONTENT.name} is set), or show that of PATH (default: yes)",
     )
-    parser.add_argument("--tree", action="store_true", help="print each turn in the terminal, too")
-    parser.add_argument("--store", metavar="FILE", help="keep the turns in this file, and show its earlier turns")
-    parser.add_argument("--forward", metavar="URL", help="send all telemetry on to this OTLP endpoint, unchanged")
+    parser.add_argument("--tree", action="store_true", help="also print each turn in the terminal")
+    parser.add_argument(
+        "--store", metavar="FILE", help="keep the turns in this SQLite file, and show the turns that it already has"
+    )
+    parser.add_argument("--forward", metavar="URL", help="also send all telemetry, unchanged, to this OTLP endpoint")
     parser.add_argument(
         "--stay",
         action=BooleanOptionalAction,
-        help="serve the page after COMMAND has ended, until Ctrl-C (default: yes at a terminal)",
+        help="keep serving the page after COMMAND has ended, until Ctrl-C (default: yes in a terminal)",
     )
     parser.set_defaults(run=run, path=None, others=(), command_line=None)
 

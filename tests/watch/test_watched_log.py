@@ -239,11 +239,11 @@ def test_content_is_hidden_on_request(tmp_path):
         assert shown.texts == set()
 
 
-@pytest.mark.parametrize("after", [0, 2, 3])
+@pytest.mark.parametrize("after", [0, 1, 3, 4])
 def test_options_stand_before_the_path_and_after_it(tmp_path, after):
     log = tmp_path / "s-1.jsonl"
     log.write_text(lines(*compacted(logical=True).lines))
-    options = ["--tree", "--port", "0"]
+    options = ["--tree", "--port", "0", "--content"]
     before = len(options) - after
     with Watch(*options[:before], log, *options[before:]) as watch:
         Shown(watch).until_turns(3)
