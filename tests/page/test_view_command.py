@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from cli.command_line import runner
 from page_runs import embedded
+from transcripts.claude_code_session import compacted, text
 
 REAL_DATA = Path(__file__).parents[3] / "shared" / "data" / "airline_support_dev.jsonl"
 
@@ -75,6 +76,15 @@ def test_a_refused_conversation_is_on_the_page_and_on_standard_error(otel_assemb
         1,
         [f"otel-assembly: {second}", "otel-assembly: no assembly in 0 spans"],
     )
+
+
+def test_the_summary_of_a_log_is_the_same_item_in_later_turns(otel_assembly, tmp_path):
+    session = compacted(logical=True).user("u3", "Sort again.").answer("a5", "m5", text("Sorted again."))
+    (tmp_path / "s-1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in session.lines))
+    assert otel_assembly("view", "s-1.jsonl").status == 0
+    data, _ = embedded((tmp_path / "assemblies.html").read_text(encoding="utf-8"))
+    (ledger,) = data["conversations"][0]["ledgers"]
+    assert [turn["kept"] for turn in ledger["turns"][2:]] == [["m0", "4"], ["m0", "4-6"]]
 
 
 def test_one_conversation_on_stdout(otel_assembly, spans):

@@ -178,3 +178,9 @@ def test_records_that_are_not_understood_are_reported(otel_assembly, write):
     assert ran.status == 0
     assert "not understood: " in ran.err
     assert "record of type 'mood'" in ran.err
+
+
+def test_the_log_of_a_subagent_in_its_own_file_is_a_conversation(write):
+    session = Session(isSidechain=True, agentId="ab12").user("u1", "Look.").answer("a1", "m1", text("Found."))
+    found = read_one(write("agent-ab12.jsonl", *session.lines))
+    assert (found.id, prompts(found)) == ("s-1/ab12", {"m1": [user("Look.")]})

@@ -1,8 +1,9 @@
-"""Claude Code's session logs: ``~/.claude/projects/*/*.jsonl``.
+"""Claude Code's session logs: ``~/.claude/projects/**/*.jsonl``.
 
 Each line has a ``uuid`` and its ``parentUuid``; together they form a tree, whose branches are rewinds and parallel tool
 calls. One response of the model is several lines with the same message id. A compaction is a line of type ``system``
-and subtype ``compact_boundary``; the next line is the summary. Lines of subagents have ``isSidechain``.
+and subtype ``compact_boundary``; the next line is the summary. Lines of subagents have ``isSidechain``; some versions
+write them to files of their own.
 
 Versions differ: since 2.0, the boundary has no parent but a ``logicalParentUuid``; some versions keep the newest
 messages (``preservedSegment``); ``microcompact_boundary`` clears single tool results.
