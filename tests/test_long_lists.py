@@ -122,7 +122,7 @@ def test_copies_of_messages_with_another_field_continue_the_list():
 
 
 @pytest.mark.parametrize("order", ["attention", "cache"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))])
 async def test_a_context_assembler_sends_what_it_would_send_in_a_new_conversation(seed, order):
     r = random.Random(seed)
     events, context = messages(LENGTH), Context(conversation_id=f"tasks {seed} {order}")

@@ -118,7 +118,13 @@ class Office:
         self.messages[0].clear()
 
 
-@pytest.mark.parametrize("name", CALL_FORMS)
+#: Calls that reach the client's request function as others do, which are tested each time.
+SIMILAR = {"openai raw", "responses raw", "anthropic raw", "anthropic beta", "openai parse", "responses async streamed"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SIMILAR else ()) for name in CALL_FORMS]
+)
 async def test_each_request_equals_the_output_of_one_assembly(every_client, server, telemetry, question, name):
     server.answers_all(
         lambda path, body: any_answer(
