@@ -151,12 +151,6 @@ def _reducer_of(hook: Any) -> Any:
     return next(filter(None, candidates), hook)
 
 
-def _kind(hook: Any) -> str | None:
-    """Return "reduction" for hooks that compact messages or offload tool results; None for hooks of unknown purpose."""
-    reduces = hasattr(hook, "compactor") or is_own(hook, ("haystack.hooks.tool_result_offloading",))
-    return "reduction" if reduces else None
-
-
 def _with_compaction(report: StepReport, hook: Any) -> StepReport:
     """Add the token budget of a compaction, the number of messages that it removed, and why they were removed."""
     after = report.after or ()
