@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeAlias, TypedDict, TypeVar, cast
 
 from otel_assembly._internal.arguments import instance, objects
 from otel_assembly._internal.fork_safety import new_lock
@@ -49,6 +49,16 @@ C = TypeVar("C", bound="PluginConversation")
 
 #: A plug-in's `dependencies` or `variables`: a mapping, or a function that returns one for each turn.
 Given: TypeAlias = Mapping[Any, Any] | Callable[[Any], Any] | None
+
+
+class PluginSettings(TypedDict, total=False):
+    """The arguments that all plug-ins have in addition to their own; `Plugin` describes them."""
+
+    name: str | None
+    model: str | None
+    dependencies: Given
+    variables: Given
+    observers: Sequence[Observer]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from otel_assembly.errors import HaltedError
 from otel_assembly.instrumentation.ag2.alerts import StreamConversation
 from otel_assembly.instrumentation.ag2.conversation import config_of, invoking_agent_of, model_of, offered_schemas_of
 from otel_assembly.instrumentation.ag2.messages import package_of, with_new_results
-from otel_assembly.instrumentation.plugin import Given, Plugin, TurnInput
+from otel_assembly.instrumentation.plugin import Plugin, PluginSettings, TurnInput
 from otel_assembly.knowledge import KnowledgeStore
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from otel_assembly.assembler import Assembler
     from otel_assembly.context import Context
     from otel_assembly.policies.base import AssemblyPolicy
-    from otel_assembly.runtime import Observer
 
 
 class AssembledPolicy(Plugin[StreamConversation]):
@@ -39,11 +38,10 @@ class AssembledPolicy(Plugin[StreamConversation]):
     observer in one of the two places only.
 
     Args:
-        name: The policy's name in AG2, and the assembler's name in telemetry. `Plugin` has the arguments that are not
-            listed here.
         tools: The schemas of the tools that are offered to the model; they count toward the budget. Default: the
             agent's tools. Tools that are passed to a single run are known only while AG2 is instrumented.
         agent_name: The agent's name in telemetry. Default: the agent's name in AG2.
+        settings: The other arguments of `Plugin`. The `name` is also the policy's name in AG2.
 
     Before AG2 1.0, policies have no access to the agent. The model, the tools and the name are then known only if they
     are passed here or while AG2 is instrumented.
@@ -53,17 +51,11 @@ class AssembledPolicy(Plugin[StreamConversation]):
         self,
         policies: Sequence[AssemblyPolicy] | Assembler,
         *,
-        name: str | None = None,
-        model: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         agent_name: str | None = None,
-        dependencies: Given = None,
-        variables: Given = None,
-        observers: Sequence[Observer] = (),
+        **settings: Unpack[PluginSettings],
     ) -> None:
-        super().__init__(
-            policies, name=name, model=model, dependencies=dependencies, variables=variables, observers=observers
-        )
+        super().__init__(policies, **settings)
         self.name = self.assembler.name or "assembled"
         self._agent_name = agent_name
         self._tools = None if tools is None else tuple(tools)

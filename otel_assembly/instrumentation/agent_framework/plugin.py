@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from agent_framework import ChatMiddleware, ChatResponse, FunctionMiddleware, Message, ResponseStream
 
@@ -11,14 +11,13 @@ from otel_assembly.instrumentation.agent_framework.calls import RUNS, prompts_of
 from otel_assembly.instrumentation.clients import model_in
 from otel_assembly.instrumentation.context_variables import MIDDLEWARE_INPUT
 from otel_assembly.instrumentation.message_alignment import same_content
-from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation, TurnInput
+from otel_assembly.instrumentation.plugin import Plugin, PluginConversation, PluginSettings, TurnInput
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from otel_assembly.assembler import Assembler
     from otel_assembly.policies.base import AssemblyPolicy
-    from otel_assembly.runtime import Observer
 
 
 class AssemblyMiddleware(Plugin[PluginConversation], ChatMiddleware):
@@ -34,8 +33,8 @@ class AssemblyMiddleware(Plugin[PluginConversation], ChatMiddleware):
     get the call's `ChatContext`.
 
     Args:
-        agent_name: The agent's name in telemetry. Default: the name of the agent, while it is instrumented. `Plugin`
-            has the other arguments.
+        agent_name: The agent's name in telemetry. Default: the name of the agent, while it is instrumented.
+        settings: The other arguments of `Plugin`.
 
     Attributes:
         tools: Function middleware for the agent. In a halted conversation, it answers tool calls without calling tools.
@@ -49,16 +48,10 @@ class AssemblyMiddleware(Plugin[PluginConversation], ChatMiddleware):
         self,
         policies: Sequence[AssemblyPolicy] | Assembler,
         *,
-        name: str | None = None,
-        model: str | None = None,
         agent_name: str | None = None,
-        dependencies: Given = None,
-        variables: Given = None,
-        observers: Sequence[Observer] = (),
+        **settings: Unpack[PluginSettings],
     ) -> None:
-        super().__init__(
-            policies, name=name, model=model, dependencies=dependencies, variables=variables, observers=observers
-        )
+        super().__init__(policies, **settings)
         self._agent_name = agent_name
         self.tools: FunctionMiddleware = _Tools(self)
 

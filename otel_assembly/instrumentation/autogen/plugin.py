@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
 
 from autogen_core import Component
 from autogen_core.model_context import ChatCompletionContext
@@ -15,7 +15,7 @@ from otel_assembly.assembler import Assembler
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.instrumentation.autogen import messages as _rows  # noqa: F401  # registers the readers
 from otel_assembly.instrumentation.autogen.conversation import agent_request_on_stack, client_of, model_of, schemas_of
-from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation, TurnInput
+from otel_assembly.instrumentation.plugin import Plugin, PluginConversation, PluginSettings, TurnInput
 from otel_assembly.model_context.memory import is_memory_on_stack
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from otel_assembly.context import Context
     from otel_assembly.policies.base import AssemblyPolicy
-    from otel_assembly.runtime import Observer
 
 
 class AssembledContextConfig(BaseModel):
@@ -50,10 +49,11 @@ class AssembledChatCompletionContext(
     the agent adds their content to the context. Observers receive a message when it is added, without billed tokens.
 
     Args:
-        initial_messages: The first messages of the conversation. `Plugin` has the arguments that are not listed here.
+        initial_messages: The first messages of the conversation.
         prompts: The agent's system prompts, which are counted but not returned. An AgentChat agent's own replace them.
         tools: The schemas of the agent's tools, which are counted. An AgentChat agent's own replace them.
         agent_name: The agent's name in telemetry. None: the name of the AgentChat agent.
+        settings: The other arguments of `Plugin`.
     """
 
     _framework = "autogen"
@@ -68,19 +68,13 @@ class AssembledChatCompletionContext(
         policies: Sequence[AssemblyPolicy] | Assembler,
         *,
         initial_messages: list[LLMMessage] | None = None,
-        name: str | None = None,
-        model: str | None = None,
         prompts: Sequence[str] = (),
         tools: Sequence[Mapping[str, Any]] = (),
         agent_name: str | None = None,
-        dependencies: Given = None,
-        variables: Given = None,
-        observers: Sequence[Observer] = (),
+        **settings: Unpack[PluginSettings],
     ) -> None:
         ChatCompletionContext.__init__(self, initial_messages)
-        Plugin.__init__(
-            self, policies, name=name, model=model, dependencies=dependencies, variables=variables, observers=observers
-        )
+        Plugin.__init__(self, policies, **settings)
         self._prompts = [prompts] if isinstance(prompts, str) else list(prompts)
         self._tools = tuple(tools)
         self._agent_name = agent_name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from google.adk.models.llm_response import LlmResponse
 from google.adk.plugins.base_plugin import BasePlugin
@@ -14,7 +14,7 @@ from otel_assembly.instrumentation.google_adk.calls import CALLS, client_request
 from otel_assembly.instrumentation.google_adk.contents import invoking_agent_of
 from otel_assembly.instrumentation.google_adk.messages import schemas_of
 from otel_assembly.instrumentation.message_alignment import same_content
-from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation, TurnInput
+from otel_assembly.instrumentation.plugin import Plugin, PluginConversation, PluginSettings, TurnInput
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from otel_assembly.assembler import Assembler
     from otel_assembly.context import Context
     from otel_assembly.policies.base import AssemblyPolicy
-    from otel_assembly.runtime import Observer
 
 
 class _Conversation(PluginConversation):
@@ -74,7 +73,8 @@ class AssemblyPlugin(Plugin[_Conversation], BasePlugin):
     its sessions is one conversation. Functions for `dependencies` and `variables` get the `CallbackContext`.
 
     Args:
-        plugin_name: The plugin's name among the app's plugins. `Plugin` has the other arguments.
+        plugin_name: The plugin's name among the app's plugins.
+        settings: The other arguments of `Plugin`.
     """
 
     _framework = "google_adk"
@@ -85,16 +85,10 @@ class AssemblyPlugin(Plugin[_Conversation], BasePlugin):
         self,
         policies: Sequence[AssemblyPolicy] | Assembler,
         *,
-        name: str | None = None,
-        model: str | None = None,
-        dependencies: Given = None,
-        variables: Given = None,
-        observers: Sequence[Observer] = (),
         plugin_name: str = "otel_assembly",
+        **settings: Unpack[PluginSettings],
     ) -> None:
-        Plugin.__init__(
-            self, policies, name=name, model=model, dependencies=dependencies, variables=variables, observers=observers
-        )
+        Plugin.__init__(self, policies, **settings)
         BasePlugin.__init__(self, plugin_name)
 
     def context_of(self, session: Any) -> Context:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from haystack import component
 from haystack.core.serialization import component_to_dict
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from otel_assembly.assembler import Assembler
-    from otel_assembly.instrumentation.plugin import PluginConversation
+    from otel_assembly.instrumentation.plugin import PluginConversation, PluginSettings
     from otel_assembly.policies.base import AssemblyPolicy
 
 
@@ -39,7 +39,9 @@ class AssemblyChatGenerator(HaystackPlugin):
         settings: The other arguments of `Plugin`.
     """
 
-    def __init__(self, chat_generator: Any, policies: Sequence[AssemblyPolicy] | Assembler, **settings: Any) -> None:
+    def __init__(
+        self, chat_generator: Any, policies: Sequence[AssemblyPolicy] | Assembler, **settings: Unpack[PluginSettings]
+    ) -> None:
         HaystackPlugin.__init__(self, policies, **settings)
         self.chat_generator = chat_generator
 

@@ -6,7 +6,7 @@ The chain runs in ``aget`` and ``get``, or, with the model that ``memory.llm(…
 from __future__ import annotations
 
 from inspect import signature
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.memory import BaseMemory, ChatMemoryBuffer
@@ -14,7 +14,7 @@ from llama_index.core.memory import BaseMemory, ChatMemoryBuffer
 from otel_assembly.instrumentation.llama_index.calls import READINGS, invoking_agent_of
 from otel_assembly.instrumentation.llama_index.memory_reads import Read
 from otel_assembly.instrumentation.llama_index.wrappers import AssemblingLLM, MemoryConversation, WrappingMemory
-from otel_assembly.instrumentation.plugin import Given, Plugin
+from otel_assembly.instrumentation.plugin import Plugin, PluginSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from otel_assembly.assembler import Assembler
     from otel_assembly.context import Context
     from otel_assembly.policies.base import AssemblyPolicy
-    from otel_assembly.runtime import Observer
 
 
 class AssemblyMemory(WrappingMemory):
@@ -47,10 +46,11 @@ class AssemblyMemory(WrappingMemory):
     before its tools run.
 
     Args:
-        memory: The memory to wrap; by default a new `ChatMemoryBuffer`. `Plugin` has the arguments not listed here.
+        memory: The memory to wrap; by default a new `ChatMemoryBuffer`.
         agent_name: The agent's name in telemetry, if the agent is not instrumented.
         prompts: System prompts that are sent with the messages. Not needed with ``memory.llm(…)``.
         tools: Tools that are offered to the model. Not needed with ``memory.llm(…)``.
+        settings: The other arguments of `Plugin`.
     """
 
     #: Marks the class as a plug-in, which records its own assemblies, so that the instrumentation does not.
@@ -67,18 +67,12 @@ class AssemblyMemory(WrappingMemory):
         policies: Sequence[AssemblyPolicy] | Assembler,
         memory: BaseMemory | None = None,
         *,
-        name: str | None = None,
-        model: str | None = None,
         agent_name: str | None = None,
         prompts: Sequence[str] = (),
         tools: Sequence[Any] = (),
-        dependencies: Given = None,
-        variables: Given = None,
-        observers: Sequence[Observer] = (),
+        **settings: Unpack[PluginSettings],
     ) -> None:
-        plugin: Plugin[MemoryConversation] = Plugin(
-            policies, name=name, model=model, dependencies=dependencies, variables=variables, observers=observers
-        )
+        plugin: Plugin[MemoryConversation] = Plugin(policies, **settings)
         super().__init__(memory=ChatMemoryBuffer.from_defaults() if memory is None else memory)
         self._conversation = MemoryConversation(plugin, self.memory, agent_name)
         self._prompts, self._tools = prompts, tools
@@ -99,7 +93,7 @@ class AssemblyMemory(WrappingMemory):
             kwargs: Arguments of this class. All others are passed to ``ChatMemoryBuffer.from_defaults``, which creates
                 the wrapped memory.
         """
-        names = signature(cls.__init__).parameters.keys() & kwargs.keys()
+        names = (signature(cls.__init__).parameters.keys() | PluginSettings.__annotations__.keys()) & kwargs.keys()
         own: dict[str, Any] = {name: kwargs.pop(name) for name in names}
         if kwargs:
             own["memory"] = ChatMemoryBuffer.from_defaults(**kwargs)

@@ -6,7 +6,7 @@ It is a ``call_model_input_filter``, and a `RunHooks` with ``on_llm_end`` and ``
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from agents.lifecycle import RunHooks
 from agents.run import ModelInputData
@@ -19,7 +19,7 @@ from otel_assembly.instrumentation.clients import model_in
 from otel_assembly.instrumentation.conversation import IdentityWeakMap
 from otel_assembly.instrumentation.openai_agents.conversations import ItemConversation, continued
 from otel_assembly.instrumentation.openai_agents.messages import SCHEMAS
-from otel_assembly.instrumentation.plugin import Given, Plugin, TurnInput, record_output
+from otel_assembly.instrumentation.plugin import Plugin, PluginSettings, TurnInput, record_output
 from otel_assembly.instrumentation.prompts import as_prompts
 from otel_assembly.messages.event_facts import describe
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from otel_assembly.assembler import Assembler
     from otel_assembly.policies.base import AssemblyPolicy
-    from otel_assembly.runtime import Observer
 
 #: The plug-in that last ran in this context, and its conversation, for the hooks of a run without an id.
 _CURRENT: Final[ContextVar[tuple[Any, ItemConversation] | None]] = ContextVar("otel_assembly_agents", default=None)
@@ -52,7 +51,8 @@ class AssemblyInputFilter(Plugin[ItemConversation], RunHooks[Any]):
     Args:
         conversation: The conversation's id, or a function that takes the run's ``context`` and returns the id. Without
             an id, each run is a conversation; runs in one trace of the SDK (``with trace(…):``) that continue each
-            other's items are one conversation. `Plugin` has the other arguments.
+            other's items are one conversation.
+        settings: The other arguments of `Plugin`.
     """
 
     _framework = "openai_agents"
@@ -64,15 +64,9 @@ class AssemblyInputFilter(Plugin[ItemConversation], RunHooks[Any]):
         policies: Sequence[AssemblyPolicy] | Assembler,
         *,
         conversation: str | Callable[[Any], str | None] | None = None,
-        name: str | None = None,
-        model: str | None = None,
-        dependencies: Given = None,
-        variables: Given = None,
-        observers: Sequence[Observer] = (),
+        **settings: Unpack[PluginSettings],
     ) -> None:
-        super().__init__(
-            policies, name=name, model=model, dependencies=dependencies, variables=variables, observers=observers
-        )
+        super().__init__(policies, **settings)
         self._conversation_setting = conversation
         #: The conversations without an id, by the SDK's trace of their runs.
         self._conversations_by_trace: IdentityWeakMap[list[ItemConversation]] = IdentityWeakMap()

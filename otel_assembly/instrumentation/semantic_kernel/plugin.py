@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import add, attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from pydantic import Field
 from semantic_kernel.connectors.ai.chat_completion_client_base import ChatCompletionClientBase
 from semantic_kernel.contents import ChatHistory, ChatMessageContent
 
 from otel_assembly.errors import ConfigurationError
-from otel_assembly.instrumentation.plugin import Given, Plugin, PluginConversation, TurnInput, record_output
+from otel_assembly.instrumentation.plugin import Plugin, PluginConversation, PluginSettings, TurnInput, record_output
 from otel_assembly.instrumentation.semantic_kernel.calls import agent_name_of, model_of, schemas_of
 from otel_assembly.instrumentation.semantic_kernel.conversations import AgentsConversation, ConversationsByHistory
 from otel_assembly.instrumentation.semantic_kernel.messages import split_prompts, with_output
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from otel_assembly.assembler import Assembler
     from otel_assembly.context import Context
     from otel_assembly.policies.base import AssemblyPolicy
-    from otel_assembly.runtime import Observer
 
 
 def _of_inner(name: str) -> property:
@@ -43,7 +42,8 @@ class AssemblyChatCompletion(ChatCompletionClientBase, Plugin[PluginConversation
     and the alert comes while one of them runs, the others still run, unless `tools` is one of the kernel's filters.
 
     Args:
-        inner: The service that calls the model. `Plugin` has the other arguments.
+        inner: The service that calls the model.
+        settings: The other arguments of `Plugin`.
     """
 
     _framework: ClassVar[str] = "semantic_kernel"
@@ -64,20 +64,13 @@ class AssemblyChatCompletion(ChatCompletionClientBase, Plugin[PluginConversation
         self,
         inner: ChatCompletionClientBase,
         policies: Sequence[AssemblyPolicy] | Assembler,
-        *,
-        name: str | None = None,
-        model: str | None = None,
-        dependencies: Given = None,
-        variables: Given = None,
-        observers: Sequence[Observer] = (),
+        **settings: Unpack[PluginSettings],
     ) -> None:
         if not isinstance(inner, ChatCompletionClientBase):
             raise ConfigurationError(f"inner must be a ChatCompletionClientBase, not {inner!r}")
         fields = {name: getattr(inner, name) for name in ("ai_model_id", "service_id", "instruction_role")}
         ChatCompletionClientBase.__init__(self, inner=inner, **fields)
-        Plugin.__init__(
-            self, policies, name=name, model=model, dependencies=dependencies, variables=variables, observers=observers
-        )
+        Plugin.__init__(self, policies, **settings)
         self._by_history = ConversationsByHistory(self._begin)
 
     __init__.__doc__ = Plugin.__init__.__doc__  # `help` would show the one of pydantic's base class
