@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from otel_assembly.instrumentation.clients import ClientCall
     from otel_assembly.instrumentation.conversation import InvokingAgent
-    from otel_assembly.instrumentation.middleware_calls import MiddlewareInput
     from otel_assembly.instrumentation.model_call import ModelCall
     from otel_assembly.instrumentation.plugin import PluginConversation
     from otel_assembly.instrumentation.reductions import Reduction
@@ -27,8 +26,6 @@ REDUCTION: Final[ContextVar[Reduction | None]] = ContextVar("otel_assembly_reduc
 CLIENT_CALL: Final[ContextVar[tuple[ClientCall, ModelCall | None] | None]] = ContextVar(
     "otel_assembly_client_called", default=None
 )
-#: The messages that a client has passed to its middleware.
-MIDDLEWARE_INPUT: Final[ContextVar[MiddlewareInput | None]] = ContextVar("otel_assembly_middleware_input", default=None)
 #: The stream of which a step runs.
 STEPPING_STREAM: Final[ContextVar[Any]] = ContextVar("otel_assembly_step", default=None)
 #: The agents for which a summarizer ran outside any model call, in the current run; None outside any run.

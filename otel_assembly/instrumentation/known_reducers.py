@@ -7,13 +7,10 @@ its limit, and why it drops messages. Each framework has a table of specs by cla
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from otel_assembly._internal.hidden_frames import hide_frames
 from otel_assembly.decision import DecisionReason, OverflowCause
-from otel_assembly.instrumentation.conversation import IdentityWeakMap
-from otel_assembly.instrumentation.instrumented import argument
 from otel_assembly.instrumentation.reducers import is_in, orphaned
 from otel_assembly.messages.event_facts import describe
 
@@ -21,62 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from otel_assembly.conversation_state import AlertFacts
-    from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.reductions import Reduction
 
 T = TypeVar("T")
-
-
-class MadeWith(IdentityWeakMap[Any]):
-    """The values that reducers got for one argument of `__init__` and do not keep as an attribute.
-
-    Args:
-        position: The position of the argument in `__init__`, without ``self``.
-        name: The name of the argument.
-    """
-
-    __slots__ = ("_name", "_position")
-
-    def __init__(self, position: int, name: str) -> None:
-        super().__init__()
-        self._position = position
-        self._name = name
-
-    def wrap(self, original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-        """The hook of `__init__`.
-
-        It remembers the argument even if no provider is configured yet: one may be before the reducer runs.
-        """
-
-        @wraps(original)
-        def init(reducer: Any, *args: Any, **kwargs: Any) -> None:
-            original(reducer, *args, **kwargs)
-            if instrumentation.open:
-                with instrumentation.suppress_errors():
-                    self.put(reducer, argument(args, kwargs, self._position, self._name))
-
-        return init
-
-
-def behind(cut: Callable[[Any, Sequence[Any]], int]) -> Callable[[Any, Sequence[Any], Sequence[Any]], Sequence[Any]]:
-    """Return a function for `ReducerSpec.keeps`, for a reducer that drops the messages before a cut.
-
-    The function returns the input after the cut; if the reducer dropped nothing, it returns the output.
-
-    Args:
-        cut: Returns the index of the first message that is kept, from the reducer and its input. An index below 0
-            drops nothing.
-    """
-
-    def kept(reducer: Any, before: Sequence[Any], after: Sequence[Any]) -> Sequence[Any]:
-        return before[max(0, cut(reducer, before)) :] if len(after) < len(before) else after
-
-    return kept
-
-
-def newest(attribute: str) -> Callable[[Any, Sequence[Any], Sequence[Any]], Sequence[Any]]:
-    """Return a function for `ReducerSpec.keeps`, for a reducer with the number of kept messages in an attribute."""
-    return behind(lambda reducer, before: len(before) - int(getattr(reducer, attribute)))
 
 
 def _value_of(setting: Callable[..., Any] | str, reducer: Any, *messages: Any) -> Any:

@@ -58,23 +58,6 @@ def no_summary(answer: Any, messages: Iterable[Any]) -> CompactionOutcome | None
     return None
 
 
-def without_summaries(
-    before: Sequence[Any], after: Sequence[Any], text_of: Callable[[Any], str | None]
-) -> list[Verdict]:
-    """Return the verdict on messages that are lost because the summary that replaces them is empty or an error text.
-
-    Args:
-        before: The messages before a compaction.
-        after: The messages after it, including the new summaries.
-        text_of: Returns the text of a summary; None for any other message.
-    """
-    before_ids, after_ids = set(map(id, before)), set(map(id, after))
-    removed = [message for message in before if id(message) not in after_ids]
-    summaries = [text for message in after if id(message) not in before_ids and (text := text_of(message)) is not None]
-    lost = bool(summaries) and all(no_summary(text, removed) for text in summaries)
-    return [Verdict(removed, DecisionOutcome.DROPPED, DecisionReason.POLICY_ERROR)] if lost else []
-
-
 def is_ours(candidate: Any) -> bool:
     """Return whether an object is a plug-in of this library, which records its own assemblies."""
     return bool(getattr(candidate, "otel_assembly_plugin", False))

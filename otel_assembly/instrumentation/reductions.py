@@ -10,31 +10,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from opentelemetry import context as otel_context
 
-from otel_assembly.budget.attempt import Attempt
+from otel_assembly.budget.attempt import Attempt, CompactionOutcome
+from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
 from otel_assembly.instrumentation.context_variables import CALL, REDUCTION
 from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS
 from otel_assembly.instrumentation.hooks import observe_hook
 from otel_assembly.instrumentation.instrumented import context_value
-from otel_assembly.instrumentation.message_alignment import same
+from otel_assembly.instrumentation.message_alignment import identity_keys, same
 from otel_assembly.instrumentation.model_call import ModelCall
+from otel_assembly.messages.event_facts import EventKind, describe
 from otel_assembly.observe.assembly import settling
 from otel_assembly.observe.step_report import StepReport, SummarizerAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from otel_assembly.decision import Verdict
     from otel_assembly.instrumentation.conversation import InvokingAgent
     from otel_assembly.instrumentation.hooks import Observation, Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.instrumentation.summaries import Summary
     from otel_assembly.observe.assembly import ObservedStep
 
 #: The observation of one call of a reducer. It yields what is known before the reducer runs, gets the reducer's result,
@@ -60,7 +60,7 @@ class Reduction:
         report: What the reducer has done, as far as it is known.
         call: The model call that the step belongs to; None if there is none.
         step: The open step; None until something has to be recorded below it, such as a summarizer's model call.
-        summary: The summary that the reducer makes now, which has a span; model calls are then part of that span.
+        summary: The summary that the reducer makes now, if it has a span; model calls are then part of that span.
         over: Whether the reducer has ended; code that it started may still run.
         read: The messages that the last summarizer received.
         attempt: The last attempt to make a summary; None without one.
@@ -102,7 +102,7 @@ class Reduction:
         self._started_ns = time.time_ns()
         self._context = otel_context.get_current()
         self.step: ObservedStep | None = None
-        self.summary: Summary | None = None
+        self.summary: Any = None
         self.over = False
         self.read: Sequence[Any] = ()
         self.attempt: Attempt | None = None
@@ -337,18 +337,6 @@ def plugin_scope(instrumentation: Instrumentation, call: ModelCall) -> Iterator[
     plugin.over = True
 
 
-@observe_hook
-def outer_span_hook(_: Instrumentation, /, *__: Any, **___: Any) -> Observation:
-    """Wrap a function that records something about a reducer on the current span.
-
-    While a reducer runs, its step is the current span. The wrapper makes the span current in which the reducer was
-    called, so that the framework's own data is not written to the step.
-    """
-    reduction = reducing()
-    with reduction.in_outer_context() if reduction is not None else nullcontext():
-        yield
-
-
 def reducer(
     observe: Callable[..., ReducerObservation],
     *,
@@ -422,3 +410,28 @@ def observe_reducer(
         reduction.done(after, always=always, invoking_agent=next_agent)
 
     return observation
+
+
+def compacted_verdict(reduction: Reduction, after: Sequence[Any], summary: Any = None) -> Verdict:
+    """Return the verdict on the messages that a reducer replaced with a summary: they are compacted.
+
+    These are the removed messages that the summarizer read, if its call was successful, and earlier summaries. If no
+    call of a summarizer was captured, all removed messages count.
+
+    Args:
+        reduction: The reduction, with the reducer's input.
+        after: The reducer's output.
+        summary: The message with the summary, if the reducer adds to the summarizer's text; its tokens are counted.
+    """
+    attempt, call = reduction.attempt, reduction.call
+    is_successful = attempt is not None and attempt.outcome is CompactionOutcome.COMPACTED
+    kept, read = identity_keys(after), identity_keys(reduction.read if is_successful else ())
+    removed = [message for message in reduction.before if not identity_keys([message]) & kept]
+    compacted = [
+        message
+        for message in removed
+        if attempt is None or identity_keys([message]) & read or describe(message).kind is EventKind.SUMMARY
+    ]
+    if attempt is not None and is_successful and call is not None and summary is not None:
+        attempt.tokens_out = call.instrumentation.observed.meter(call.model).event(describe(summary))
+    return Verdict(compacted, DecisionOutcome.COMPACTED, DecisionReason.COMPACTED)

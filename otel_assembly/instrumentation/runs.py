@@ -86,26 +86,6 @@ def run_hook(
     return wrap
 
 
-def run_argument_hook(run_of: Callable[..., TrackedRun | None], name: str) -> Wrap:
-    """Return the hook of a coroutine function that receives the function to run as the keyword argument `name`.
-
-    Only that argument is tracked. So what the hooked function opens before it calls the argument, such as the
-    framework's own span, is current when the run begins.
-    """
-
-    def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-        @wraps(original)
-        async def called(*args: Any, **kwargs: Any) -> Any:
-            if not instrumentation.is_enabled():
-                return await original(*args, **kwargs)
-            inside = run_hook(lambda _, *__, **___: run_of(instrumentation, *args, **kwargs))
-            return await original(*args, **{**kwargs, name: inside(kwargs[name], instrumentation)})
-
-        return called
-
-    return wrap
-
-
 async def _await_answer(
     run: TrackedRun,
     work: Awaitable[Any],

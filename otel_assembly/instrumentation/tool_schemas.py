@@ -50,25 +50,3 @@ class ToolSchemas:
             logger.debug("the schema of a tool could not be created: %s", type(error).__name__)
             return {}
         return schema or {}
-
-
-class Offered(ToolSchemas):
-    """The tools of one run, whose schemas are created once if each model call has the same list of tools.
-
-    Attributes:
-        schemas: The schemas at the last call of `read`; None before the first.
-    """
-
-    schemas: Schemas | None = None
-    _tools: object = None
-
-    def read(self, tools: object) -> Schemas:
-        """Return the schemas of these tools."""
-        if self.schemas is None or self._tools is not tools:
-            self._tools, self.schemas = tools, self.of(tools)
-        return self.schemas
-
-
-def offered(tools: object, schema_of: Callable[[Any], Mapping[str, Any] | None]) -> Schemas:
-    """Return the schemas of tools without a cache; the arguments are those of `ToolSchemas`."""
-    return ToolSchemas(schema_of).of(tools)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from otel_assembly.conversation_state import alert_facts, conversation_of_id, is_alert
 from otel_assembly.errors import HaltedError
 from otel_assembly.events import HaltEvent
+from otel_assembly.instrumentation.ag2.halts import already_reported
 from otel_assembly.instrumentation.ag2.messages import package_of, register
-from otel_assembly.instrumentation.halts import already_reported
 from otel_assembly.instrumentation.plugin import Plugin, PluginConversation, PluginStream, TurnInput
 from otel_assembly.runtime.stream import MAX_NESTED_SENDS
 

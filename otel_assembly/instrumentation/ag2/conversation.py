@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.hidden_frames import hide_frames
 from otel_assembly.instrumentation.ag2.client_requests import converted
+from otel_assembly.instrumentation.ag2.halts import report_halt
 from otel_assembly.instrumentation.ag2.message_causality import CausedRun
+from otel_assembly.instrumentation.ag2.middleware import middleware_scope
 from otel_assembly.instrumentation.clients import client, model_in, record_standalone_call
 from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.conversation import InvokingAgent
-from otel_assembly.instrumentation.halts import report_halt
 from otel_assembly.instrumentation.hooks import observe_async_hook, replace_hook
 from otel_assembly.instrumentation.instrumented import context_value, on_exit
-from otel_assembly.instrumentation.middleware_calls import middleware_scope
 from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
 from otel_assembly.instrumentation.reductions import reducing
-from otel_assembly.instrumentation.tool_schemas import Offered, offered
+from otel_assembly.instrumentation.tool_schemas import ToolSchemas
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -39,6 +39,28 @@ if TYPE_CHECKING:
 
 #: The names of AG2's agents for subtasks. Each subtask has a random suffix, which telemetry leaves out.
 _SUBTASK: Final = re.compile(r"(subtask)-[0-9a-f]{8}")
+
+
+class Offered(ToolSchemas):
+    """The tools of one run, whose schemas are created once if each model call has the same list of tools.
+
+    Attributes:
+        schemas: The schemas at the last call of `read`; None before the first.
+    """
+
+    schemas: tuple[Mapping[str, Any], ...] | None = None
+    _tools: object = None
+
+    def read(self, tools: object) -> tuple[Mapping[str, Any], ...]:
+        """Return the schemas of these tools."""
+        if self.schemas is None or self._tools is not tools:
+            self._tools, self.schemas = tools, self.of(tools)
+        return self.schemas
+
+
+def offered(tools: object, schema_of: Callable[[Any], Mapping[str, Any] | None]) -> tuple[Mapping[str, Any], ...]:
+    """Return the schemas of tools without a cache; the arguments are those of `ToolSchemas`."""
+    return ToolSchemas(schema_of).of(tools)
 
 
 class Turn:

@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import ModuleType
 
-    from otel_assembly.instrumentation.ag2 import channels, conversation, messages, reducers
+    from otel_assembly.instrumentation.ag2 import channels, conversation, messages, policies, reducers
     from otel_assembly.instrumentation.client_frameworks import agents
     from otel_assembly.instrumentation.client_frameworks import reducers as transforms
     from otel_assembly.instrumentation.instrumented import Instrumentation
 else:
-    channels, conversation, messages, reducers = (
-        LazyWrappers(f"{__package__}.{module}") for module in ("channels", "conversation", "messages", "reducers")
+    channels, conversation, messages, policies, reducers = (
+        LazyWrappers(f"{__package__}.{module}")
+        for module in ("channels", "conversation", "messages", "policies", "reducers")
     )
     agents, transforms = (
         LazyWrappers(f"otel_assembly.instrumentation.client_frameworks.{module}") for module in ("agents", "reducers")
@@ -54,7 +55,7 @@ def _hooks(package: str, versions: str, network_versions: str, scope_versions: s
         ("history", "History.get_events", conversation.history_read, "the input of model calls"),
         ("config.client", "LLMClient.__call__", standalone_call, "model calls outside of turns, or by policies"),
         ("assembly", "AssemblerMiddleware.on_llm_call", reducers.assembler_middleware, "your own policies"),
-        ("policies.token_budget", "TokenBudgetPolicy.__init__", reducers.token_budget_init, "limits of token budgets"),
+        ("policies.token_budget", "TokenBudgetPolicy.__init__", policies.token_budget_init, "limits of token budgets"),
         (
             "middleware.builtin.history_limiter",
             "_HistoryLimiter.on_llm_call",

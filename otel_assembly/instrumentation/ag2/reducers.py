@@ -11,42 +11,34 @@ memory; it has a separate ledger. These assemblies are named ``compaction`` and 
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.conversation_state import alert_facts, is_alert
-from otel_assembly.decision import DecisionReason
+from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
 from otel_assembly.instrumentation.ag2.conversation import invoking_agent_of, llm_call_scope, model_of, turn_of
-from otel_assembly.instrumentation.ag2.history_maintenance import maintenance_hook
 from otel_assembly.instrumentation.ag2.messages import PACKAGES
+from otel_assembly.instrumentation.ag2.middleware import reducing_middleware_hook
+from otel_assembly.instrumentation.ag2.policies import ALERTS, HISTORY_LIMITER, TOKEN_LIMITER, spec_of
 from otel_assembly.instrumentation.clients import summariser_call
 from otel_assembly.instrumentation.context_variables import CALL
-from otel_assembly.instrumentation.hooks import observe_async_hook
-from otel_assembly.instrumentation.known_reducers import MadeWith, ReducerSpec, behind, known_of, newest
-from otel_assembly.instrumentation.middleware_calls import reducing_middleware_hook
+from otel_assembly.instrumentation.hooks import observe_async_hook, observe_hook
+from otel_assembly.instrumentation.instrumented import context_value, on_exit
+from otel_assembly.instrumentation.known_reducers import ReducerSpec
 from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
-from otel_assembly.instrumentation.reducers import is_ours, name_of, without_summaries
-from otel_assembly.instrumentation.reductions import Reduction, plugin_scope, reducing
-from otel_assembly.messages.event_facts import EventKind, describe
+from otel_assembly.instrumentation.reducers import is_ours, name_of, no_summary
+from otel_assembly.instrumentation.reductions import Reduction, observe_reducer, plugin_scope, reducing
 from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from otel_assembly.conversation_state import AlertFacts
-    from otel_assembly.instrumentation.hooks import Observation
+    from otel_assembly.instrumentation.hooks import Observation, Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.reductions import ReducerObservation
-
-#: AG2's default for ``TokenBudgetPolicy(chars_per_token=…)``.
-CHARACTERS_PER_TOKEN: Final = 4
-
-#: The limits of token budgets, by policy. The policies themselves keep only a number of characters.
-_TOKEN_LIMITS: Final = MadeWith(0, "max_tokens")
-#: Wraps `TokenBudgetPolicy.__init__`.
-token_budget_init: Final = _TOKEN_LIMITS.wrap
 
 
 # AG2 has no public names for the private attributes that this module reads (SLF001).
@@ -59,62 +51,6 @@ def _new_alerts(policy: Any, delivered: frozenset[Any], events: Sequence[Any]) -
     }
     new = set(policy._delivered_keys) - delivered  # noqa: SLF001
     return [alert for key, alert in alerts.items() if key in new]
-
-
-def _first_within_budget(policy: Any, events: Sequence[Any]) -> int:
-    """Return the index of the first event that a `TokenBudgetPolicy` keeps. It always keeps the newest event."""
-    remaining, first = policy._max_chars, len(events)  # noqa: SLF001
-    while first:
-        remaining -= len(str(events[first - 1]))
-        if remaining < 0 and first < len(events):
-            break
-        first -= 1
-    return first
-
-
-def _first_newest(limiter: Any, events: Sequence[Any]) -> int:
-    """Return the index of the first of the newest events that a `HistoryLimiter` keeps.
-
-    If the history begins with a request, the limiter keeps that request too, and one fewer of the newest events.
-    """
-    count = limiter._max_events - (describe(events[0]).kind is EventKind.REQUEST)  # noqa: SLF001
-    return len(events) - int(count)
-
-
-def _max_tokens(policy: Any, *_: Any) -> int:
-    """Return the limit of a `TokenBudgetPolicy` or `TokenLimiter` in tokens.
-
-    For a policy that was created before AG2 was instrumented, the limit is computed with `CHARACTERS_PER_TOKEN`.
-    """
-    limit = _TOKEN_LIMITS.get(policy) or getattr(policy, "_max_tokens", None)
-    return int(policy._max_chars // CHARACTERS_PER_TOKEN if limit is None else limit)  # noqa: SLF001
-
-
-_UNKNOWN_POLICY: Final = ReducerSpec(kind=None)
-_INJECTION: Final = ReducerSpec(kind="injection")
-_ALERTS: Final = ReducerSpec(kind="injection")
-_TRANSPARENT: Final = {"transparent": "_transparent"}
-_OUTSIDE, _OVER = DecisionReason.OUTSIDE_WINDOW, DecisionReason.OVER_BUDGET
-_BUILT_IN: Final[Mapping[str, ReducerSpec]] = {
-    "AlertPolicy": _ALERTS,
-    "ConversationPolicy": ReducerSpec(reason=DecisionReason.NOT_CONVERSATION),
-    "EpisodicMemoryPolicy": ReducerSpec(kind="injection", settings={"max_episodes": "_max"} | _TRANSPARENT),
-    "NetworkContextPolicy": _INJECTION,
-    "SlidingWindowPolicy": ReducerSpec(
-        reason=_OUTSIDE,
-        settings={"max_events": "_max"} | _TRANSPARENT,
-        keeps=newest("_max"),
-        limit="_max",
-        unit="items",
-    ),
-    "TokenBudgetPolicy": ReducerSpec(
-        reason=_OVER,
-        settings={**_TRANSPARENT, "max_tokens": _max_tokens},
-        keeps=behind(_first_within_budget),
-        limit=_max_tokens,
-    ),
-    "WorkingMemoryPolicy": _INJECTION,
-}
 
 
 @observe_async_hook
@@ -149,35 +85,56 @@ def policy_apply(
         call.replaced_by_plugin(events, prompts=prompts)
         return
     call.observe_messages(events, prompts=prompts)
-    name, spec = name_of(policy), known_of(type(policy), _BUILT_IN, PACKAGES) or _UNKNOWN_POLICY
+    name, spec = name_of(policy), spec_of(policy)
     reduction = Reduction(instrumentation, StepReport(name, events, kind=spec.kind, config=spec.config(policy)))
     reduction.open()  # `done` records an open step even if nothing changed
     # An `AlertPolicy` remembers the alerts that it has delivered; `_new_alerts` returns those that this run adds.
-    delivered = frozenset(policy._delivered_keys if spec is _ALERTS else ())  # noqa: SLF001
+    delivered = frozenset(policy._delivered_keys if spec is ALERTS else ())  # noqa: SLF001
     with reduction.tracked():
         prompts, events = yield
         if not isinstance(events, list | tuple):
             # Ends the step with an error, which `observe_async_hook` logs. AG2 gets the policy's result unchanged.
             raise TypeError(f"{name} returned its events as {type(events).__name__}, and not as a list or tuple")
-        alerts = _new_alerts(policy, delivered, reduction.before) if spec is _ALERTS else ()
+        alerts = _new_alerts(policy, delivered, reduction.before) if spec is ALERTS else ()
         spec.done(reduction, policy, events, prompts=prompts, alerts=alerts)
 
 
 #: Replace `_HistoryLimiter.on_llm_call` and `_TokenLimiter.on_llm_call`.
-history_limiter = reducing_middleware_hook(
-    ReducerSpec(
-        "history_limiter",
-        reason=_OUTSIDE,
-        settings={"max_events": "_max_events"},
-        keeps=behind(_first_newest),
-        limit="_max_events",
-        unit="items",
-    ),
-    llm_call_scope,
-)
-token_limiter = reducing_middleware_hook(
-    ReducerSpec("token_limiter", reason=_OVER, settings={"max_tokens": _max_tokens}, limit=_max_tokens), llm_call_scope
-)
+history_limiter = reducing_middleware_hook(HISTORY_LIMITER, llm_call_scope)
+token_limiter = reducing_middleware_hook(TOKEN_LIMITER, llm_call_scope)
+
+
+def maintenance_hook(
+    observe: Callable[..., ReducerObservation],
+    call_of: Callable[..., AbstractContextManager[ModelCall]],
+    *,
+    always: bool = False,
+) -> Wrap:
+    """Return the hook of a function that works on a history; each call is recorded as an assembly.
+
+    The function can be sync or async. The assembly has one step and is not followed by a model call. If the function
+    raises, the assembly's output is the unchanged history. A call that is made by a reducer is not recorded: it is part
+    of that reducer's step.
+
+    Args:
+        observe: Observes the function, as for `reducer`.
+        call_of: Returns a context manager for the assembly, from the `Instrumentation` and the function's arguments.
+            The function runs in its block.
+        always: True to record a step even if the function changed nothing; otherwise only a metric counts that.
+    """
+    observation = observe_reducer(observe, always=always)
+
+    def observe_maintenance(instrumentation: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
+        if reducing() is not None:
+            return
+        with (
+            call_of(instrumentation, *args, **kwargs) as call,
+            context_value(CALL, call),
+            on_exit(partial(call.end, stays=True)),
+        ):
+            yield from observation(instrumentation, *args, **kwargs)
+
+    return observe_hook(observe_maintenance)
 
 
 @contextmanager
@@ -207,6 +164,23 @@ def _compacted(compacted: Iterable[Any], events: Sequence[Any], context: Any) ->
     restore = getattr(agent_modules[0], "_with_usage_events", None) if turn_of(context) is not None else None
     compacted = list(compacted)
     return compacted if restore is None else list(restore(before=events, compacted=compacted, spent_during=[]))
+
+
+def without_summaries(
+    before: Sequence[Any], after: Sequence[Any], text_of: Callable[[Any], str | None]
+) -> list[Verdict]:
+    """Return the verdict on messages that are lost because the summary that replaces them is empty or an error text.
+
+    Args:
+        before: The messages before a compaction.
+        after: The messages after it, including the new summaries.
+        text_of: Returns the text of a summary; None for any other message.
+    """
+    before_ids, after_ids = set(map(id, before)), set(map(id, after))
+    removed = [message for message in before if id(message) not in after_ids]
+    summaries = [text for message in after if id(message) not in before_ids and (text := text_of(message)) is not None]
+    lost = bool(summaries) and all(no_summary(text, removed) for text in summaries)
+    return [Verdict(removed, DecisionOutcome.DROPPED, DecisionReason.POLICY_ERROR)] if lost else []
 
 
 _TARGET: Final = ReducerSpec(settings={"target": "_target"})

@@ -18,14 +18,17 @@ from agent_framework import ResponseStream, normalize_messages, observability
 from opentelemetry import trace
 
 from otel_assembly.decision import DecisionReason
+from otel_assembly.instrumentation.agent_framework.chat_middleware import (
+    MIDDLEWARE_INPUT,
+    middleware_entry_hook,
+    middleware_exit_hook,
+)
 from otel_assembly.instrumentation.agent_framework.shared_start import CallsFromSharedStart
 from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.clients import innermost_client_hook, model_in
-from otel_assembly.instrumentation.context_variables import MIDDLEWARE_INPUT
 from otel_assembly.instrumentation.conversation import InvokingAgent
 from otel_assembly.instrumentation.hooks import observe_async_hook
 from otel_assembly.instrumentation.message_alignment import same
-from otel_assembly.instrumentation.middleware_calls import middleware_entry_hook, middleware_exit_hook
 from otel_assembly.instrumentation.model_call import ClientRequest
 from otel_assembly.instrumentation.prompts import as_prompts
 from otel_assembly.instrumentation.reducers import is_own, left_for, limit_of, name_of, policy_name, settings_of

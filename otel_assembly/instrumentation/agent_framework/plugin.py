@@ -8,8 +8,8 @@ from agent_framework import ChatMiddleware, ChatResponse, FunctionMiddleware, Me
 
 import otel_assembly.instrumentation.agent_framework.messages  # noqa: F401  # registers the messages
 from otel_assembly.instrumentation.agent_framework.calls import RUNS, prompts_of, schemas_of
+from otel_assembly.instrumentation.agent_framework.chat_middleware import MIDDLEWARE_INPUT
 from otel_assembly.instrumentation.clients import model_in
-from otel_assembly.instrumentation.context_variables import MIDDLEWARE_INPUT
 from otel_assembly.instrumentation.message_alignment import same_content
 from otel_assembly.instrumentation.plugin import Plugin, PluginConversation, PluginSettings, TurnInput
 

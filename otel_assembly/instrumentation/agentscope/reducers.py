@@ -27,8 +27,7 @@ from otel_assembly.instrumentation.conversation import IdentityWeakMap
 from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS
 from otel_assembly.instrumentation.hooks import observe_async_hook, observe_hook
 from otel_assembly.instrumentation.instrumented import argument, context_value, on_exit
-from otel_assembly.instrumentation.reductions import Reduction, reducer, reducing
-from otel_assembly.instrumentation.summaries import compacted_verdict
+from otel_assembly.instrumentation.reductions import Reduction, compacted_verdict, reducer, reducing
 from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ These hooks take effect while Haystack is still being imported, so this module m
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +23,7 @@ from otel_assembly.instrumentation.haystack import generators
 from otel_assembly.instrumentation.hooks import observe_hook
 from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
 from otel_assembly.instrumentation.reducers import is_ours, is_own, left_for, limit_of, policy_name, settings_of
-from otel_assembly.instrumentation.reductions import reducer
+from otel_assembly.instrumentation.reductions import reducer, reducing
 from otel_assembly.instrumentation.run_calls import Preparing
 from otel_assembly.instrumentation.runs import run_hook
 from otel_assembly.observe.step_report import StepReport
@@ -187,3 +188,15 @@ def _observe_hook(_: Instrumentation, hook: Any, state: Any) -> ReducerObservati
 
 
 _hook_reducer: Final = reducer(_observe_hook, invoking_agent=lambda hook, state: _INVOKING_AGENT.get())
+
+
+@observe_hook
+def outer_span_hook(_: Instrumentation, /, *__: Any, **___: Any) -> Observation:
+    """Wrap a function that records something about a reducer on the current span.
+
+    While a reducer runs, its step is the current span. The wrapper makes the span current in which the reducer was
+    called, so that the framework's own data is not written to the step.
+    """
+    reduction = reducing()
+    with reduction.in_outer_context() if reduction is not None else nullcontext():
+        yield

@@ -8,11 +8,9 @@ from otel_assembly.instrumentation.hooks import LazyWrappers, in_module, in_pack
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 
 if TYPE_CHECKING:
-    from otel_assembly.instrumentation import reductions
     from otel_assembly.instrumentation.haystack import calls, generators
 else:
     calls, generators = (LazyWrappers(f"{__package__}.{module}") for module in ("calls", "generators"))
-    reductions = LazyWrappers("otel_assembly.instrumentation.reductions")
 
 _AGENT: Final = "components.agents.agent"
 _COMPACTION: Final = "hooks.compaction.hooks"
@@ -53,7 +51,7 @@ class HaystackInstrumentor(AssemblyInstrumentor):
             (
                 _COMPACTION,
                 "CompactionHook._apply",
-                reductions.outer_span_hook,
+                calls.outer_span_hook,
                 "attributes that compaction sets on Haystack's own span",
                 ">= 3.1",
             ),

@@ -22,7 +22,7 @@ from otel_assembly.instrumentation.langchain.reducers import begin_reduction, is
 from otel_assembly.instrumentation.langchain.runs import GRAPH_CONTEXT
 from otel_assembly.instrumentation.middleware_calls import MiddlewareCall, wrap_middleware
 from otel_assembly.instrumentation.model_call import ClientRequest
-from otel_assembly.instrumentation.summaries import compacted_verdict
+from otel_assembly.instrumentation.reductions import compacted_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable

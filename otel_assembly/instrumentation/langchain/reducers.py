@@ -8,10 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.instrumentation.langchain.runs import GRAPH_CONTEXT
+from otel_assembly.instrumentation.langchain.summaries import summarizer_input_hook, summary_hook
 from otel_assembly.instrumentation.middleware_calls import MiddlewareReduction
 from otel_assembly.instrumentation.reducers import is_ours, settings_of
 from otel_assembly.instrumentation.reductions import Reduction
-from otel_assembly.instrumentation.summaries import summarizer_input_hook, summary_hook
 from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:

@@ -16,10 +16,9 @@ from otel_assembly.instrumentation.hooks import observe_async_hook
 from otel_assembly.instrumentation.known_reducers import known_of
 from otel_assembly.instrumentation.prompts import in_front
 from otel_assembly.instrumentation.reducers import is_ours, policy_name, settings_of
-from otel_assembly.instrumentation.reductions import Reduction, reducing
+from otel_assembly.instrumentation.reductions import Reduction, compacted_verdict, reducing
 from otel_assembly.instrumentation.semantic_kernel.calls import defer_edits, invoking_agent_of
 from otel_assembly.instrumentation.semantic_kernel.messages import is_prompt
-from otel_assembly.instrumentation.summaries import compacted_verdict
 from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Records the halts that a framework's own events announce: each once, linked to the conversation's last assembly."""
+"""Records the halts that AG2's own events announce: each once, linked to the conversation's last assembly."""
 
 from __future__ import annotations
 

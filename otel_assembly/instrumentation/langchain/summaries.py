@@ -9,13 +9,12 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from otel_assembly.budget.attempt import CompactionOutcome
-from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
+from otel_assembly.decision import DecisionReason, OverflowCause, Verdict
 from otel_assembly.instrumentation.hooks import observe_hook
 from otel_assembly.instrumentation.message_alignment import identity_keys
 from otel_assembly.instrumentation.reducers import no_summary, outcome_of
 from otel_assembly.instrumentation.reductions import reducing
-from otel_assembly.messages.event_facts import EventKind, describe
+from otel_assembly.messages.event_facts import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -93,31 +92,6 @@ class Summary:
     def _add_verdict(self, messages: Sequence[Any], reason: DecisionReason) -> None:
         if messages:
             self._reduction.add_verdict(Verdict(messages, outcome_of(reason), reason))
-
-
-def compacted_verdict(reduction: Reduction, after: Sequence[Any], summary: Any = None) -> Verdict:
-    """Return the verdict on the messages that a reducer replaced with a summary: they are compacted.
-
-    These are the removed messages that the summarizer read, if its call was successful, and earlier summaries. If no
-    call of a summarizer was captured, all removed messages count.
-
-    Args:
-        reduction: The reduction, with the reducer's input.
-        after: The reducer's output.
-        summary: The message with the summary, if the reducer adds to the summarizer's text; its tokens are counted.
-    """
-    attempt, call = reduction.attempt, reduction.call
-    is_successful = attempt is not None and attempt.outcome is CompactionOutcome.COMPACTED
-    kept, read = identity_keys(after), identity_keys(reduction.read if is_successful else ())
-    removed = [message for message in reduction.before if not identity_keys([message]) & kept]
-    compacted = [
-        message
-        for message in removed
-        if attempt is None or identity_keys([message]) & read or describe(message).kind is EventKind.SUMMARY
-    ]
-    if attempt is not None and is_successful and call is not None and summary is not None:
-        attempt.tokens_out = call.instrumentation.observed.meter(call.model).event(describe(summary))
-    return Verdict(compacted, DecisionOutcome.COMPACTED, DecisionReason.COMPACTED)
 
 
 def summary_hook(messages_of: Callable[..., Sequence[Any]]) -> Wrap:

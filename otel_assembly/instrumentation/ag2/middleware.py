@@ -1,0 +1,102 @@
+"""Hooks for AG2's middleware, which runs in an `llm_call_scope` together with the layers that it calls."""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from otel_assembly._internal.hidden_frames import hide_frames
+from otel_assembly.instrumentation.ag2.halts import assembled
+from otel_assembly.instrumentation.context_variables import CALL
+from otel_assembly.instrumentation.hooks import replace_hook
+from otel_assembly.instrumentation.middleware_calls import MiddlewareCall, MiddlewareReduction, wrap_middleware
+from otel_assembly.instrumentation.model_call import ClientRequest
+from otel_assembly.instrumentation.reductions import reducing
+from otel_assembly.observe.step_report import StepReport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    from otel_assembly.instrumentation.hooks import Wrap
+    from otel_assembly.instrumentation.instrumented import Instrumentation
+    from otel_assembly.instrumentation.known_reducers import ReducerSpec
+    from otel_assembly.instrumentation.model_call import ModelCall
+
+
+@contextmanager
+def middleware_scope(
+    instrumentation: Instrumentation,
+    begin: Callable[[], ModelCall],
+    messages: Sequence[Any],
+    *,
+    prompts: Sequence[str] | None = None,
+    conversation: Any = None,
+) -> Iterator[ModelCall | None]:
+    """Run a middleware of a model call in this block, together with the layers that it calls.
+
+    The block yields the model call that is being prepared, which is current in the block. Changes of its messages
+    apply only until the end of the block. The block yields None inside a reducer, because the middleware then prepares
+    no model call of the agent.
+
+    Args:
+        instrumentation: The instrumentation that records the call.
+        begin: Begins a model call, if none is being prepared yet.
+        messages: The messages that the middleware receives.
+        prompts: The system prompts that the middleware receives.
+        conversation: The conversation that a later halt refers to, as passed to `report_halt`.
+    """
+    call = None
+    if reducing() is None:
+        with instrumentation.suppress_errors():
+            call = CALL.get() or begin()
+    if call is None:
+        yield None
+        return
+    with call.scoped(), call.current():
+        with instrumentation.suppress_errors():
+            call.observe_messages(messages, prompts=prompts)
+        try:
+            yield call
+        finally:
+            with instrumentation.suppress_errors():
+                assembled(conversation, call)
+
+
+def reducing_middleware_hook(
+    known: ReducerSpec, scope: Callable[..., AbstractContextManager[ModelCall | None]]
+) -> Wrap:
+    """Return a wrapper for a reducing middleware's coroutine function, called with the next layer and the messages.
+
+    Args:
+        known: The specification of the reducer.
+        scope: Returns the context manager in which the middleware runs, such as `middleware_scope`, from the
+            `Instrumentation`, the next layer, the messages and any further arguments. It yields the model call; if it
+            yields None, the middleware runs unobserved.
+    """
+
+    @replace_hook
+    async def middleware(instrumentation: Instrumentation, original: Any, /, *args: Any, **kwargs: Any) -> Any:
+        # The original is `async def (reducer, call_next, messages, *rest)`; its caller may name the arguments.
+        reducer, call_next, messages, *rest = inspect.signature(original).bind(*args, **kwargs).args
+
+        def begin_reduction(before: Sequence[Any]) -> MiddlewareReduction:
+            return MiddlewareReduction(instrumentation, StepReport(known.policy, before, config=known.config(reducer)))
+
+        def messages_first(request: Any, next_layer: Any, *others: Any) -> Any:
+            """Call the original with its arguments in the order of `wrap_middleware`."""
+            return original(reducer, next_layer, request, *others)
+
+        with scope(instrumentation, call_next, messages, *rest) as call:
+            if call is None:
+                return await original(reducer, call_next, messages, *rest)
+            # The request is the list of messages, so `ClientRequest` reads it.
+            begin = partial(MiddlewareCall, instrumentation, begin_reduction, ClientRequest, known=(known, reducer))
+            return await wrap_middleware(messages_first, instrumentation, begin)(messages, call_next, *rest)
+
+    return middleware
+
+
+hide_frames(globals())
