@@ -78,7 +78,7 @@ _MODULE_NAMES: Final = {
     "reducers": "left_for limit_of name_of policy_name settings_of",
     "reductions": "ReducerObservation Reduction StepReport compacted_verdict plugin_scope reducer",
     "run_calls": "SequentialCalls Preparing",
-    "runs": "TrackedRun TrackedStream awaited track_generator run_hook",
+    "runs": "TrackedRun TrackedStream awaited track_generator run_hook run_argument_hook",
     "tool_schemas": "ToolSchemas",
     "ag2.channels": "View unseen view",
     "ag2.conversation": "Offered offered",
@@ -93,7 +93,7 @@ _MODULE_NAMES: Final = {
     "client_frameworks": " ".join(CLIENT_FRAMEWORKS.values()),
     "haystack.calls": "outer_span_hook",
     "langchain.prepared_calls": "GraphPosition GraphContext PreparedCalls PreparedOutside Where",
-    "langchain.prepared_runs": "PreparedRun",
+    "langchain.runs": "PreparedRun",
     "langchain.summaries": "Summary summarizer_input_hook summary_hook",
     "langchain.token_trimming": "CountedTrim trims",
     "litellm": "LiteLLMInstrumentor",
@@ -101,8 +101,7 @@ _MODULE_NAMES: Final = {
     "openai_agents.multi_call_runs": "MultiCallRun",
     "openai_agents.stored_histories": "StoredHistories",
     "provider_clients.instrumentors": " ".join({*PROVIDER_CLIENTS.values()} - {"LiteLLMInstrumentor"}),
-    "pydantic_ai.calls": "run_argument_hook",
-    "pydantic_ai.messages": "PromptsInFront",
+    "pydantic_ai.prompts": "PromptsInFront",
 }
 
 

@@ -22,7 +22,6 @@ class ContextBoundRun(TrackedRun):
     """A run of an agent, or a part of one, in which context variables have certain values.
 
     Args:
-        instrumentation: Records the run.
         name: The agent's name; None for a part of a run, which has no span.
         variables: The values of context variables during the run.
         conversation_id: The conversation's id in the framework, if it has one.
@@ -63,7 +62,6 @@ class ContextBoundRun(TrackedRun):
             yield
 
     def end(self, error: BaseException | None = None) -> None:
-        """End the run and its span."""
         if self._on_end is not None:
             with self._instrumentation.suppress_errors():
                 self._on_end()

@@ -41,7 +41,6 @@ class ClientCall(TrackedRun):
     client, a ``compact_block`` under the reducer's step is recorded instead.
 
     Args:
-        instrumentation: The instrumentation that records the call.
         read: Returns the client request; None if the call is not to be recorded.
         text_of: Returns the text of the client's answer, which may be a summary; None if the text is not known yet.
         record: Records the client request and returns its model call; `_record_prepared_call` by default.
@@ -129,11 +128,9 @@ class ClientCall(TrackedRun):
             self._compaction_entered, self._attempt = True, self._compaction.__enter__()
 
     def _record_request(self, request: ClientRequest) -> ModelCall:
-        """Record the client request and return its model call."""
         return self._record(self._instrumentation, request)
 
     def on_stream(self) -> None:
-        """Note that the answer is a stream."""
         self._is_stream = True
 
     def on_result(self, answer: Any) -> None:
@@ -210,11 +207,8 @@ def summariser_call(
 ) -> Wrap:
     """Return a wrapper for a reducer's own function that calls a model to summarize messages.
 
-    The call is recorded as a part of the reducer's step. Outside of a reducer, the function is not recorded.
-
-    Args:
-        reads: Returns the client request from the function's arguments; None if it is not to be recorded.
-        text_of: Returns the text of the summary from the function's result; None if the text is not known yet.
+    The call is recorded as a part of the reducer's step; outside of a reducer, it is not recorded. The arguments are
+    those of `client`.
     """
 
     def read(*args: Any, **kwargs: Any) -> ClientRequest | None:
@@ -239,17 +233,16 @@ def client(
 
     Args:
         reads: Returns the client request from the function's arguments; None if the call is not to be recorded.
-        text_of: Returns the text of the function's result if a reducer called the client for a summary; None if the
-            text is not known yet.
+        text_of: Returns the text of the function's result if a reducer called the client for a summary; None if
+            unknown.
         attach_to_stream: Attaches the call to an answer that is a stream of the framework's own type; see `run_hook`.
         record: Records the client request and returns its model call. By default, the request ends the call that is
             prepared in the current context, or a new one. `record_standalone_call` always records a new one.
         prepared: Returns the run around the function, from the `Instrumentation` and the function's arguments; None
             without one. A `ModelCall` is current while the function runs, so the request ends that call, even if
-            another context prepared it. If the function only forwards its input to another client, the `ModelCall`
-            has this input, and the other client's request ends it.
-        chunk_text: Returns the text of one chunk of a streamed answer, used if a reducer called the client for a
-            summary; None if the chunk has no text.
+            another context prepared it. If the function only forwards its input to another client, the `ModelCall` has
+            this input, and the other client's request ends it.
+        chunk_text: Returns the text of one chunk of a streamed summary, like `text_of`.
     """
 
     def hook(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:

@@ -35,7 +35,6 @@ class IdentityWeakMap(Generic[T]):
         return entry[1] if entry is not None and entry[0]() is key else None
 
     def put(self, key: Any, value: T) -> T:
-        """Set the value of an object, and return the value."""
         key_id, entries = id(key), self._entries
         with suppress(TypeError):
             remove = _remove_entry  # the module's names may be gone when the interpreter exits
@@ -107,12 +106,10 @@ class ConversationsByFirstMessage:
         self._role = role
 
     def of(self, messages: Iterable[Any], default: object = None) -> object:
-        """Return the object that identifies the conversation with these messages.
+        """Return the object that identifies the conversation that begins with these messages.
 
-        Args:
-            messages: The messages, from the conversation's first one.
-            default: The object to use if the first message is new. If it is None, a `LedgerKey` is created; but if
-                there is no first message, the result is None too.
+        If the first message is new, that is `default` or, if that is None, a new `LedgerKey`. If there is no first
+        message, the result is `default`.
         """
         for message in messages:
             with suppress(AttributeError):
@@ -148,11 +145,9 @@ class InvokingAgent(NamedTuple):
     def ledger(self, stage: int = 0) -> Any:
         """Return the key of the ledger; None if the call is not part of a conversation.
 
-        The key is a string if the conversation has an id, else an object that is kept as long as the conversation.
-
-        Args:
-            stage: The number of plug-ins of this library that have already assembled the call's messages. The steps
-                after each of them have a separate ledger, whose conversation is the plug-in's output.
+        The key is a string if the conversation has an id, else an object that is kept as long as the conversation. The
+        `stage` is the number of plug-ins of this library that have already assembled the call's messages. The steps
+        after each of them have a separate ledger, whose conversation is the plug-in's output.
         """
         agent_key = f"{self.name}\0{stage}" if stage else self.name
         if self.conversation is None:

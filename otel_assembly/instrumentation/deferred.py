@@ -72,9 +72,8 @@ class DeferredReductions:
     def undo(self, invoking_agent: InvokingAgent, messages: Sequence[Any]) -> tuple[list[Any], list[StepReport]]:
         """Take the reductions of an agent, and find out what the messages of its model call were before them.
 
-        Returns:
-            The messages before the oldest reduction whose output is among the messages, and a report for each such
-            reduction, the oldest first. The reports are about all messages of the call.
+        The result is the messages before the oldest reduction whose output is among the messages, and a report for each
+        such reduction, the oldest first. The reports are about all messages of the call.
         """
         before, program_reports = self.take_reported(messages, invoking_agent.conversation_id)
         reports: list[StepReport] = []

@@ -88,9 +88,6 @@ class LazyWrappers:
 
     An instrumentor with its table of hooks is loaded in every process of an instrumented program, but few of these
     processes import the framework. Each attribute is a function for `Hook.wrap`.
-
-    Args:
-        module: The full name of the module.
     """
 
     def __init__(self, module: str) -> None:
@@ -220,10 +217,8 @@ def find(module: ModuleType, target: str) -> tuple[Any, str] | None:
 def observe_hook(observe: Callable[..., Observation]) -> Wrap:
     """Return a wrapper that runs an observation around a function.
 
-    If the function returns a coroutine, the observation ends when that has been awaited.
-
-    Args:
-        observe: Makes the observation from the `Instrumentation` and the arguments of the call.
+    `observe` makes the observation from the `Instrumentation` and the arguments of the call. If the function returns a
+    coroutine, the observation ends when that has been awaited.
     """
 
     def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
@@ -265,17 +260,15 @@ def observe_async_hook(observe: Callable[..., Observation]) -> Wrap:
 
 
 async def _await_observed(observed_call: _ObservedCall, coroutine: Any) -> Any:
-    """Await the coroutine that a plain function has returned; the observation ends with it."""
     with observed_call:
         return observed_call.record_result(await coroutine)
 
 
 def replace_hook(work: Callable[..., Any]) -> Wrap:
-    """Return a wrapper that calls a function in place of the original.
+    """Return a wrapper that calls `work` in place of the original.
 
-    Args:
-        work: The function to call, with the `Instrumentation`, the original and the original's arguments. It must be a
-            coroutine function if the original is one.
+    `work` gets the `Instrumentation`, the original and the original's arguments. It must be a coroutine function if the
+    original is one.
     """
 
     def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
@@ -325,7 +318,6 @@ class _ObservedCall:
         return self
 
     def record_result(self, result: Any) -> Any:
-        """Send the original's result into the observation, and return it."""
         if self._observation is not None:
             with self._instrumentation.suppress_errors(), suppress(StopIteration):
                 self._observation.send(result)
@@ -350,7 +342,6 @@ class SubclassHook:
     """A hook of a method in every class that defines it: a base class's subclasses, or all classes of a metaclass.
 
     Args:
-        method: The method's name.
         wrap: Makes the replacement from the class's own function, the class and the `Instrumentation`.
         excludes: Returns True for classes whose method is not wrapped, such as those that only delegate to others.
     """
@@ -411,7 +402,6 @@ class SubclassHook:
                     self._wrap_in(owner, instrumentation)
 
     def _wrap_in(self, owner: type, instrumentation: Instrumentation) -> None:
-        """Wrap the method in one class, unless it is wrapped there."""
         if not self._is_excluded(owner) and not instrumentation.patches.holds(owner, self.method):
             # A decorator such as `dataclass(slots=True)` makes a second class with a copy of our replacement, which
             # `patches` does not know. The copy is taken off first, or the method would be wrapped twice.
@@ -444,7 +434,6 @@ class SubclassHook:
         self._definition_hooks.append((base, hook, previous))
 
     def stop_watching(self) -> None:
-        """Remove the hooks that notice new subclasses."""
         while self._definition_hooks:
             base, hook, previous = self._definition_hooks.pop()
             name = "__init__" if issubclass(base, type) else "__init_subclass__"

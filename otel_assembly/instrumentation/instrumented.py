@@ -53,17 +53,10 @@ class Patches:
         self._restored = False
 
     def wrap(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> bool:
-        """Replace a function of a module, or a method that the class itself defines.
+        """Replace a function of a module, or a method that the class itself defines; return False if there is none.
 
-        The replacement binds like the original, which may also be another instrumentation's wrapper.
-
-        Args:
-            owner: The module or class.
-            name: The attribute's name.
-            make: Makes the new function from the function that it is to call.
-
-        Returns:
-            False if the owner has no callable attribute of this name.
+        The replacement binds like the original, which may also be another instrumentation's wrapper. `make` returns it
+        from the function that it is to call.
         """
         original = vars(owner).get(name, _MISSING)
         new = None if original is _MISSING else replacement_for(owner, original, make)
@@ -90,8 +83,7 @@ class Patches:
     def unwrap(self, owner: Any, name: str) -> bool:
         """Restore the original of one attribute, also in a class that a decorator has copied the replacement into.
 
-        Returns:
-            False if the attribute is not a replacement by this object.
+        The result is False if the attribute is not a replacement by this object.
         """
         current = vars(owner).get(name)
         *mark, original = getattr(current, "__dict__", {}).get(_ORIGINAL, (None,))
@@ -125,8 +117,6 @@ class Instrumentation:
     Attributes:
         open: False after the framework is uninstrumented. Wrappers that are still referenced then only call the
             original.
-        framework: The framework's name.
-        patches: The replaced attributes.
         ends: Functions that are called before the framework is uninstrumented, to record pending reductions or to undo
             other changes.
     """
@@ -165,12 +155,8 @@ class Instrumentation:
     ) -> None:
         """Wrap a method of a class that becomes known only while the framework runs, such as a user's.
 
-        A hook calls this each time that it gets an object of the class. Only the first call for a class wraps.
-
-        Args:
-            cls: The class; the method is wrapped in the class that defines it.
-            name: The method's name.
-            wrap: Makes the replacement, like `Hook.wrap`.
+        A hook calls this each time that it gets an object of the class. Only the first call wraps the method, in the
+        class that defines it. `wrap` is like `Hook.wrap`.
         """
         self.patches.wrap_once(cls, name, lambda original: wrap(original, self))
 
@@ -182,19 +168,11 @@ class Instrumentation:
         force_span: bool = False,
         link: SpanContext | None = None,
     ) -> OpenRun | None:
-        """Begin a run of an agent, with an ``invoke_agent`` span if no span is current.
+        """Begin a run of an agent, with an ``invoke_agent`` span if no span is current; None without telemetry.
 
         Enter ``with run.current():`` around the code of the run, but never across a ``yield``; finally call
-        ``run.end(error)``.
-
-        Args:
-            agent_name: The agent's name.
-            conversation_id: The conversation's real id, if it has one.
-            force_span: Start a span even if one is current; the current span becomes its parent.
-            link: The span that caused the run, if it is in another trace.
-
-        Returns:
-            The open run; None if no provider is configured.
+        ``run.end(error)``. With `force_span`, a span starts even if one is current, which becomes its parent. `link` is
+        the span that caused the run, if it is in another trace.
         """
         recorder, run = self.recorder, None
         if self.open and isinstance(recorder, telemetry.OpenTelemetryRecorder):

@@ -58,11 +58,6 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
     on_import: ClassVar[Mapping[str, Callable[[ModuleType, Instrumentation], None]]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Check that no two hooks have the same target, because the second one would not be applied.
-
-        Raises:
-            ConfigurationError: Two hooks have the same target.
-        """
         super().__init_subclass__(**kwargs)
         cls._reject_duplicate_hooks()
 
@@ -242,9 +237,9 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
         return bool(self.requires) and self._installed(self.requires) is None
 
     def _installed(self, requirements: tuple[str, ...]) -> tuple[str, str] | None:
-        """Return name and version of the installed distribution, as `installed` does, with a cache.
+        """Return name and version of the installed distribution, as `installed` does.
 
-        The cache matters because an import inside an event loop must not read files.
+        The result is cached, because an import inside an event loop must not read files.
         """
         distribution = self._distributions.get(requirements) or installed(requirements)
         if distribution is not None:
@@ -252,7 +247,6 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
         return distribution
 
     def _is_shadowed(self, module: ModuleType) -> bool:
-        """Return True if a module of the program hides the framework's module of the same name."""
         distribution = self._installed(self.requires)
         return distribution is not None and is_shadowed(distribution[0], module)
 

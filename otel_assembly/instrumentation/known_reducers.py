@@ -29,12 +29,10 @@ def _value_of(setting: Callable[..., Any] | str, reducer: Any, *messages: Any) -
 
 
 def known_of(cls: type, table: Mapping[str, T], packages: Collection[str]) -> T | None:
-    """Return the table's entry for a class or for its nearest base class that the framework defines; None if none has.
+    """Return the entry for a class, or for its nearest base class, that the framework defines; None if there is none.
 
-    Args:
-        cls: The class of a reducer, model or other object.
-        table: The entries, by the names of the framework's classes.
-        packages: The framework's packages.
+    The table has the names of the framework's classes as keys. A class is the framework's if it is defined in
+    `packages`.
     """
     names = (base.__name__ for base in cls.__mro__ if is_in(base, packages))
     return next((table[name] for name in names if name in table), None)
@@ -85,14 +83,8 @@ class ReducerSpec:
     ) -> None:
         """Record the step of one reduction, with an overflow if the output exceeds the reducer's limit.
 
-        A built-in reducer's step is recorded even if it changed nothing.
-
-        Args:
-            reduction: The reduction, with the reducer's input.
-            reducer: The object that reduces, whose settings are read.
-            after: The reducer's output.
-            prompts: The system prompts after the reducer; None if it did not change them.
-            alerts: The alerts that the reducer delivered to the model.
+        A built-in reducer's step is recorded even if it changed nothing. `prompts` are the system prompts after the
+        reducer; None if it did not change them. `alerts` are those that the reducer delivered to the model.
         """
         arguments = reducer, reduction.before, after
         limit = None if self.limit is None else _value_of(self.limit, *arguments)

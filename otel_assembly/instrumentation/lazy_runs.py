@@ -28,8 +28,6 @@ class LazyRun(TrackedRun):
     """A run whose span starts when something is recorded in it. If a span is current already, none is added.
 
     Args:
-        instrumentation: Records the run.
-        name: The agent's name.
         conversation_id: The conversation's id in the framework, if it has one.
         parent: The enclosing run; its span starts first.
         at_once: Whether the span starts with the run's first step, even if nothing is recorded in it.
@@ -56,7 +54,6 @@ class LazyRun(TrackedRun):
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Run a step of the run in this block."""
         if not self._began:
             self._began = True
             with self.instrumentation.suppress_errors():
@@ -78,7 +75,6 @@ class LazyRun(TrackedRun):
         return nullcontext() if _in_a_span() else self.inside()
 
     def end(self, error: BaseException | None = None) -> None:
-        """End the run and its span."""
         self.ended = True
         if self._summarized:
             with self.instrumentation.suppress_errors(), self.with_span():

@@ -143,12 +143,9 @@ def locate_each(whole: Sequence[Any], part: Sequence[Any]) -> Iterator[int]:
 
 
 def replace_at(whole: Sequence[Any], positions: Sequence[int], replacements: Sequence[Any]) -> list[Any]:
-    """Return a list in which messages are replaced by others.
+    """Return a list without the messages at some positions, and with the replacements at the first of these.
 
-    Args:
-        whole: The list.
-        positions: The positions of the messages that are removed.
-        replacements: The messages that are inserted at the first of these positions, or at the end if there are none.
+    Without any positions, the replacements are at the end.
     """
     removed = set(positions)
     first = min(removed, default=len(whole))
@@ -160,11 +157,10 @@ def replace_at(whole: Sequence[Any], positions: Sequence[int], replacements: Seq
 
 
 def restore_removed(earlier: Sequence[Any], now: Sequence[Any]) -> Sequence[Any]:
-    """Return a list with the messages that were removed from it, in their former order; the list itself if none were.
+    """Return the list `now` with the messages of `earlier` that were removed from it, in their former order.
 
-    Args:
-        earlier: The list's messages at an earlier time.
-        now: The list. A new message may be a copy of an earlier one, which then does not count as removed.
+    A new message may be a copy of an earlier one, which then does not count as removed. The result is the list itself
+    if nothing was removed.
     """
     now_ids, earlier_ids = set(map(id, now)), set(map(id, earlier))
     new = [message for message in now if id(message) not in earlier_ids]
@@ -198,12 +194,9 @@ def insert_gaps(events: Sequence[Any], reduced: Sequence[Any], gaps: Sequence[li
     """Return the messages of an earlier step with those that its reducer did not receive.
 
     A reducer may get only a part of the framework's messages. The others become known when the client is called.
-
-    Args:
-        events: The messages at some step of a model call.
-        reduced: The messages that the call's last step returned.
-        gaps: The result of `find_gaps` for `reduced`. A gap is inserted before the next message of `reduced` that
-            `events` contains.
+    `events` are the messages at some step of a model call, and `reduced` those that its last step returned. `gaps` is
+    the result of `find_gaps` for `reduced`. A gap is inserted before the next message of `reduced` that `events`
+    contains.
     """
     event_ids = set(map(id, events))
     inserted_before: dict[int, list[Any]] = {}

@@ -51,12 +51,9 @@ class MiddlewareReduction(Reduction):
     def record_output(
         self, prompts: Sequence[str] | None, after: ClientRequest, known: tuple[ReducerSpec, Any] | None = None
     ) -> None:
-        """Record the messages and system prompts that the middleware passes on.
+        """Record the request that the middleware passes on; `prompts` are the system prompts that it received.
 
-        Args:
-            prompts: The system prompts that the middleware received.
-            after: The messages and system prompts that it passes on.
-            known: The specification of the reducer, and the reducer; None for other middleware.
+        `known` has the specification of the reducer and the reducer; it is None for other middleware.
         """
         call = self.resolve_model_call() if prompts != after.prompts else None
         if call is not None:  # the call gets the earlier prompts first, so that the step contains only the change
@@ -77,10 +74,8 @@ class MiddlewareCall(TrackedRun):
     middleware's changes until then as a step.
 
     Args:
-        instrumentation: The instrumentation that records the call.
         begin_reduction: Makes the reduction to record from the messages that the middleware receives.
         reads: Returns the messages and system prompts of a request.
-        request: The request that the middleware is called with.
         middleware_context: The values of context variables within the middleware.
         next_layer_context: The values of context variables within the next layer.
         known: The specification of the reducer, and the reducer; None for other middleware.
@@ -111,7 +106,6 @@ class MiddlewareCall(TrackedRun):
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Run the middleware in this block."""
         with self._middleware_context.current(), self._reduction.running():
             yield
 
@@ -144,15 +138,11 @@ def wrap_middleware(
 ) -> Callable[..., Any]:
     """Return a wrapper for a middleware's function, sync or async, that is called with a request and the next layer.
 
-    Each call of the middleware has two kinds of runs, because the next layer runs inside the middleware, but with other
-    context variables. One run is the call of the middleware itself (`MiddlewareCall`). Each time that the middleware
-    calls the next layer, another run begins (`MiddlewareCall.begin_next_layer`): in it, no reduction is current, so
-    that a model which the next layer calls is not taken for the middleware's summarizer.
-
-    Args:
-        original: The function.
-        instrumentation: The instrumentation that records its calls.
-        begin_call: Makes the `MiddlewareCall` from the request.
+    `begin_call` makes the `MiddlewareCall` from the request. Each call of the middleware has two kinds of runs, because
+    the next layer runs inside the middleware, but with other context variables. One run is the call of the middleware
+    itself. Each time that the middleware calls the next layer, another run begins (`MiddlewareCall.begin_next_layer`):
+    in it, no reduction is current, so that a model which the next layer calls is not taken for the middleware's
+    summarizer.
     """
 
     @wraps(original)

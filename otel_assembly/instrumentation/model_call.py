@@ -65,7 +65,6 @@ class ClientRequest(NamedTuple):
         messages: The messages after the system prompts, in the framework's own types.
         prompts: The system prompts before the messages; None if they did not change while the call was prepared.
         tools: The schemas of the tools that the model may call; empty if unknown.
-        model: The model's name; None if unknown.
         window: The model's limit in tokens; None if unknown. It is a `ListedWindow` if the user cannot set the limit.
         invoking_agent: The invoking agent, used if no model call is being prepared.
         call: The model call for which the messages were prepared; used if the context variable `CALL` is not set.
@@ -99,8 +98,6 @@ class ModelCall(TrackedRun):
         out: The messages after the last step.
         prompts: The system prompts before any step; None until they are known.
         prompts_out: The system prompts after the last step; None until they are known.
-        tools: The schemas of the tools.
-        model: The model's name.
         window: The model's limit in tokens.
         name: The assembly's name; it distinguishes assemblies without a model call, such as a compaction.
         sent: How often a client was called with this call's messages.
@@ -178,14 +175,9 @@ class ModelCall(TrackedRun):
     ) -> None:
         """Observe the messages that a framework uses next; if they differ from the last output, record a step.
 
-        A change of the system prompts is recorded as a step, too. The first known prompts are part of the input.
-
-        Args:
-            messages: The messages.
-            prompts: The system prompts; None if unknown.
-            policy: The name of the code that changed the messages.
-            kind: ``reduction`` or ``injection``; None if unknown.
-            verdicts: Why messages were dropped, if that is known.
+        A change of the system prompts is recorded as a step, too. The first known prompts are part of the input. The
+        step has the name `policy`, and the kind ``reduction`` or ``injection`` if that is known. `verdicts` are the
+        reasons of dropped messages, if those are known.
         """
         self._prepare(messages)
         is_same = same(self.out, messages)
@@ -207,17 +199,11 @@ class ModelCall(TrackedRun):
             self._record(report)
 
     def begin_step(self, report: StepReport, started_ns: int | None = None) -> ObservedStep | None:
-        """Begin the step of a reducer, and return the context manager in which the reducer runs.
+        """Return the context manager of a reducer's step, in which the reducer runs; None without telemetry.
 
-        The step does not start before the end of the last one. The assembly's span is opened in the current context, if
-        it is not open yet. Call `reduced` with the step and the reducer's output afterwards.
-
-        Args:
-            report: The reducer and its input.
-            started_ns: When the reducer started, if it has already; None for the current time.
-
-        Returns:
-            None if nothing is recorded.
+        The step starts at `started_ns`, by default now, but not before the end of the last one. The assembly's span is
+        opened in the current context, if it is not open yet. Call `reduced` with the step and the reducer's output
+        afterwards.
         """
         self._prepare(report.before)
         assembly = self._open_assembly(started_ns)
@@ -236,14 +222,9 @@ class ModelCall(TrackedRun):
     ) -> bool:
         """Record the output of a reducer, whose input may be a part of the call's messages: it is replaced there.
 
-        Args:
-            report: What the reducer did.
-            step: The reducer's step, if it is open.
-            since: The call's messages when the reducer started, if other reducers ran in the meantime.
-            started_ns: When the reducer started, if no step is open.
-
-        Returns:
-            False if nothing was recorded: none of the input's messages belongs to this call, or telemetry is off.
+        `step` is the reducer's open step; without one, the reducer started at `started_ns`. `since` has the call's
+        messages at that time, if other reducers ran in the meantime. The result is False if nothing was recorded: none
+        of the input's messages belongs to this call, or telemetry is off.
         """
         before = report.before
         self._prepare(before)
@@ -315,9 +296,8 @@ class ModelCall(TrackedRun):
     def end(self, error: BaseException | None = None, *, stays: bool = False) -> None:
         """End the call's assembly without a model call; does nothing if no assembly is open.
 
-        Args:
-            error: The exception because of which no model is called; None without an exception.
-            stays: True if the changes of the steps remain in effect despite the exception; see `ObservedAssembly.end`.
+        `error` is the exception because of which no model is called. `stays` is True if the changes of the steps remain
+        in effect despite the exception; see `ObservedAssembly.end`.
         """
         if self.assembly is not None and not self.ended:
             self._close(self.assembly, error, stays=stays)
@@ -340,12 +320,9 @@ class ModelCall(TrackedRun):
         self._is_complete, self._stage = True, self._stage + 1
 
     def fork(self, state: int | None = None) -> Self:
-        """Return a new call with the input and the steps of this one.
+        """Return a new call with the input and the steps of this one, up to the given index in `states`.
 
         An agent that reduces its history once for all model calls of a run needs one fork for each of them.
-
-        Args:
-            state: The index in `states` of the messages with which the new call continues; None for the last ones.
         """
         forked = copy(self)
         forked.assembly, forked.ended, forked.sent = None, True, 0  # the first observation records the steps again
@@ -393,11 +370,9 @@ class ModelCall(TrackedRun):
         return self.run.inside_unless_traced() if self.run is not None else nullcontext()
 
     def verdicts_on(self, before: Sequence[Any], after: Sequence[Any]) -> Sequence[Verdict]:
-        """Return verdicts on messages that code without a hook dropped; none, unless a subclass overrides this method.
+        """Return verdicts on messages that code without a hook dropped between the last step and now.
 
-        Args:
-            before: The messages after the last step.
-            after: The messages that were observed next.
+        There are none, unless a subclass overrides this method.
         """
         return ()
 

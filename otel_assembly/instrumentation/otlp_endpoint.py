@@ -34,12 +34,7 @@ def otlp_endpoint() -> str:
 
 
 def reachable(endpoint: str, seconds: float = 2.0) -> str | None:
-    """Try to connect to an endpoint; return None if that is possible, or else the error as a text.
-
-    Args:
-        endpoint: The endpoint, with or without a scheme.
-        seconds: The timeout.
-    """
+    """Try to connect to an endpoint, with or without a scheme; return None if that is possible, or else the error."""
     parts = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}")
     try:
         port = parts.port or {"https": 443, "http": 80}.get(parts.scheme, 4317)

@@ -67,11 +67,8 @@ class TurnInput:
 
     Attributes:
         turn: The framework's argument of the turn; the user's functions for dependencies and variables get it.
-        prompts: The system prompts.
         messages: The framework's messages, or their `History`.
         agent_name: The name of the invoking agent.
-        model: The model's name.
-        tools: The schemas of the tools.
         client: The model's client, whose class determines the provider.
         client_rules: What the client adds to messages; by default determined by the client's class.
         shown: All messages of the conversation for the observers; by default `messages`.
@@ -190,17 +187,13 @@ class PluginConversation:
     """The context, stream and turns of one conversation of a plug-in.
 
     Args:
-        plugin: The plug-in.
-        framework: The framework's name in telemetry.
         conversation_id: The conversation's id; None if the framework has none.
-        stream: The stream for alerts and halts; by default a new `AlertStream`.
         same: Returns whether two objects are the same event; by default only identical objects are.
         inserts_alerts: Whether the alerts that were sent to an `AlertStream` are inserted into the events of each
             assembly, so that policies can read them. None: only if the chain has an `AlertPolicy`.
 
     Attributes:
         stream: The stream.
-        context: The context of the conversation's assemblies.
         has_alert_policy: Whether the chain has an `AlertPolicy`, which delivers alerts to the model and halts the
             conversation for a FATAL one.
     """
@@ -253,8 +246,6 @@ class PluginConversation:
 
     async def assemble(self, turn_input: TurnInput) -> Assembly:
         """Return the assembly with the prompts and messages to send to the model.
-
-        The policies get the alerts among the messages, if the conversation inserts them (`inserts_alerts`).
 
         Raises:
             HaltedError: The conversation is halted, so nothing may be sent.
@@ -394,10 +385,7 @@ class Plugin(Generic[C]):
     async def _run_policies(self, conversation: PluginConversation, request: Any) -> Any:
         """Run the policies for a request of the framework, and return the result of `_write_output`.
 
-        Raises:
-            HaltedError: The conversation is halted, so nothing may be sent.
-            ContextOverflowError: The content that must not be dropped exceeds a policy's budget.
-            PolicyFailedError: A policy raised.
+        The errors are those of `PluginConversation.assemble`, and those of the policies.
         """
         call, turn_input = CALL.get(), await self._read_input(request)
         scope = plugin_scope(call.instrumentation, call) if call and self._hides_model_calls else nullcontext()
@@ -422,11 +410,8 @@ class Plugin(Generic[C]):
     def _conversation(self, conversation_id: str | None, owner: object = None, *, key: str | None = None) -> C:
         """Return a conversation; create it if it is new.
 
-        Args:
-            conversation_id: The conversation's id; None if the framework has none.
-            owner: The object that identifies a conversation without an id, such as its first message. Without an id
-                and an owner, the conversation is always a new one.
-            key: What identifies the conversation in this plug-in, if the id does not.
+        Without an id, `owner` identifies the conversation, such as its first message; without an owner, it is always a
+        new one. `key` identifies the conversation in this plug-in, if the id does not.
         """
         if conversation_id is None:
             return self._conversations_without_id.get_or_create(owner, lambda _: self._begin(None))
@@ -434,10 +419,9 @@ class Plugin(Generic[C]):
 
 
 def record_output(sent: Callable[[], tuple[Sequence[str], Sequence[Any]]]) -> None:
-    """Record in the framework's current model call, if the framework is instrumented, that a plug-in made its input.
+    """Record in the framework's current model call, if it is instrumented, that a plug-in made its input.
 
-    Args:
-        sent: Returns the prompts and messages that the plug-in passes on.
+    `sent` returns the prompts and messages that the plug-in passes on.
     """
     call = CALL.get()
     if call is not None:

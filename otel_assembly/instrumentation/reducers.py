@@ -81,14 +81,9 @@ def policy_name(
 ) -> str:
     """Return the name of a reducer's step, of low cardinality.
 
-    It is the name of the class or function if the program defines it. For the framework's own reducers, it is the class
-    name without its endings, in snake case.
-
-    Args:
-        reducer: An object, or a function.
-        packages: As for `is_own`.
-        endings: The endings that are removed from the names of the framework's classes, the last one first.
-        names: Other names for some of the framework's classes.
+    It is the name of the class or function if the program defines it. For the framework's own reducers, which are
+    defined in `packages`, it is the name in `names`, or else the class name without the `endings`, in snake case. The
+    last ending is removed first.
     """
     name = str(getattr(reducer, "__name__", type(reducer).__name__))
     if not is_own(reducer, packages):
@@ -116,10 +111,8 @@ def limit_of(source: Any, *names: str) -> int | None:
 def left_for(before: Iterable[Any], after: Iterable[Any], why: Callable[[Any], DecisionReason | None]) -> list[Verdict]:
     """Return one verdict per reason for the messages that a reducer removed.
 
-    Args:
-        before: The reducer's input.
-        after: The reducer's output.
-        why: Returns the reason of a removed message. None: the message gets no verdict, but the step's own reason.
+    `why` returns the reason of a removed message. If it returns None, the message gets no verdict, but the step's own
+    reason.
     """
     after_ids, removed = set(map(id, after)), defaultdict[Any, list[Any]](list)
     for message in before:

@@ -49,7 +49,6 @@ class Reduction:
     the reducer raises, `tracked` calls `failed` or `prevented_call` instead.
 
     Args:
-        instrumentation: The framework's instrumentation.
         report: What is known before the reducer runs: its name, kind, settings and input.
         call: The model call that the step belongs to; None for the current one.
         find_call: Returns that model call instead, from the reducer's input and start time in nanoseconds since 1970;
@@ -118,7 +117,6 @@ class Reduction:
         self.report = replace(self.report, before=messages)
 
     def add_verdict(self, verdict: Verdict) -> None:
-        """Add a verdict to the report."""
         self.report = replace(self.report, verdicts=(*self.report.verdicts, verdict))
 
     def resolve_model_call(self) -> ModelCall | None:
@@ -150,9 +148,8 @@ class Reduction:
     ) -> Iterator[None]:
         """Run the reducer in this block, as `running` does, and record an exception before it is raised further.
 
-        Args:
-            uncalled_agent: Returns the agent whose next model call the exception prevents; None if it prevents none.
-            expected_errors: Exceptions that are recorded elsewhere.
+        `uncalled_agent` returns the agent whose next model call the exception prevents; None if it prevents none.
+        Exceptions of the types `expected_errors` are recorded elsewhere.
         """
         try:
             with self.running():
@@ -197,8 +194,8 @@ class Reduction:
             model: The model's name, or the name of other code that compacts.
             tokens_in: Returns the tokens of the input; it takes the function that counts the tokens of a text.
             started_ns: When the attempt started, if that was before this block.
-            model_spans: Filled with the span contexts of the model calls. The ``compact_block`` links to those that
-                started before it.
+            model_spans: Filled with the spans of the model calls. The ``compact_block`` links to those that started
+                before it.
         """
         step = self.open()
         if self.call is None and self.summary is None:
@@ -251,17 +248,12 @@ class Reduction:
             self._deferred_attempts[-1].text = text
 
     def done(self, after: Sequence[Any], *, always: bool = False, invoking_agent: InvokingAgent | None = None) -> None:
-        """Record the reducer's output in its model call, or defer the reduction to the next call of an invoking agent.
+        """Record the reducer's output in its model call, or defer the reduction to the next call of `invoking_agent`.
 
-        If the reducer changed nothing and its step is not open, only a metric counts it. If reducers that it called
-        have recorded its whole change, nothing more is recorded. Set other details, such as verdicts, in `report`
-        before.
-
-        Args:
-            after: The reducer's output.
-            always: True to record a step even if nothing changed.
-            invoking_agent: The agent that will call a model with the output. If no model call is being prepared yet,
-                the reduction is deferred to this agent's next call; without an agent, it is not recorded.
+        If the reducer changed nothing and its step is not open, only a metric counts it, unless `always` is True. If
+        reducers that it called have recorded its whole change, nothing more is recorded. Set other details, such as
+        verdicts, in `report` before. If no model call is being prepared, and no agent is given that will make one, the
+        reduction is not recorded.
         """
         self.over = True
         self.report = report = replace(self.report, after=after)
@@ -416,12 +408,8 @@ def compacted_verdict(reduction: Reduction, after: Sequence[Any], summary: Any =
     """Return the verdict on the messages that a reducer replaced with a summary: they are compacted.
 
     These are the removed messages that the summarizer read, if its call was successful, and earlier summaries. If no
-    call of a summarizer was captured, all removed messages count.
-
-    Args:
-        reduction: The reduction, with the reducer's input.
-        after: The reducer's output.
-        summary: The message with the summary, if the reducer adds to the summarizer's text; its tokens are counted.
+    call of a summarizer was captured, all removed messages count. `summary` is the message with the summary, if the
+    reducer adds to the summarizer's text; its tokens are counted.
     """
     attempt, call = reduction.attempt, reduction.call
     is_successful = attempt is not None and attempt.outcome is CompactionOutcome.COMPACTED

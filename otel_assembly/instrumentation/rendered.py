@@ -49,11 +49,6 @@ def rendered_in(text: str, messages: Sequence[Any], sent: Sequence[Any]) -> list
 
     Messages of which a copy is sent are omitted. The search runs backwards from the newest message. It costs one pass
     over the text, and another one for each absent message.
-
-    Args:
-        text: The text of a prompt or of a message that is sent.
-        messages: The messages that are not sent as messages, oldest first.
-        sent: All messages that are sent.
     """
     contained: list[Any] = []
     end, absent, newest = len(text), 0, True
@@ -94,12 +89,7 @@ def find_rendering(
     """Return the rendering of messages in a client request; None if the request's texts contain no messages.
 
     `ModelCall` calls this when the client is called, so that rendered messages are compacted instead of dropped.
-
-    Args:
-        messages: The messages of the model call before the client was called.
-        sent: The messages of the client request.
-        prompts: The system prompts of the client request.
-        earlier_prompts: The system prompts of the model call before the client was called.
+    `messages` and `earlier_prompts` are those of the model call before that, `sent` and `prompts` those of the request.
     """
     if same_objects(messages, sent):  # the usual case
         return None

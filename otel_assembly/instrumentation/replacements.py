@@ -34,12 +34,9 @@ def replacement_for(owner: Any, original: Any, make: Make) -> Any:
     """Return the object to set in place of an attribute of a module or class; None if the attribute is a mere value.
 
     A function, or a class method or static method around one, is replaced by an object of its own type if the hook's
-    function has the same kind. Any other attribute is replaced by an object that imitates it (`_LooksLike`).
-
-    Args:
-        owner: The module or the class.
-        original: The attribute as it is in the owner's ``__dict__``.
-        make: Makes the hook's function from the function that it is to call.
+    function has the same kind. Any other attribute is replaced by an object that imitates it (`_LooksLike`). `original`
+    is the attribute as it is in the owner's ``__dict__``. `make` returns the hook's function from the function that it
+    is to call.
     """
     if type(original) is FunctionType:
         hook_function = make(original)
@@ -79,7 +76,6 @@ def _receiver(original: Any) -> _Receiver:
 
 
 def _bind(attribute: Any, instance: Any, owner: Any) -> Any:
-    """Bind an attribute of a class as Python's attribute access does."""
     get = getattr(type(attribute), "__get__", None)
     return attribute if get is None else get(attribute, instance, owner)
 

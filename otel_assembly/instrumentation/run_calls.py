@@ -21,7 +21,6 @@ class Preparing(ContextBoundRun):
     """A function of the framework that prepares a model call. If it raises, the model is not called.
 
     Args:
-        instrumentation: Records the call.
         call: The model call; None if the function runs for no call.
         variables: The values of further context variables during the function.
         returned: Called with the function's result.
@@ -45,7 +44,6 @@ class Preparing(ContextBoundRun):
         self._expected_errors = expected_errors
 
     def on_result(self, answer: Any) -> None:
-        """Pass the result on."""
         if self._on_return is not None:
             self._on_return(answer)
 
@@ -86,12 +84,8 @@ class SequentialCalls:
     def prepares(self, instrumentation: Instrumentation, by: Any, create: Callable[[], ModelCall]) -> Preparing:
         """Return the run of a function that prepares a call: the call that is being prepared, or a new one.
 
-        A function that runs inside a reducer, such as the agent of a summarizer, prepares no call.
-
-        Args:
-            instrumentation: Records the call.
-            by: The object that identifies the call.
-            create: Creates the call.
+        The call is then identified by the object `by`. A function that runs inside a reducer, such as the agent of a
+        summarizer, prepares no call.
         """
         call, turn = CALL.get(), LAST_PREPARED.get().get(self)
         if turn is None or turn.last_call is not call:
@@ -110,8 +104,7 @@ class SequentialCalls:
     def replaced_by_plugin(self, made: Callable[[], Sequence[Any] | ClientRequest]) -> None:
         """Continue the call that was prepared last after a plug-in of this library; see `ModelCall`.
 
-        Args:
-            made: Returns the plug-in's output, as messages or as a request with system prompts.
+        `made` returns the plug-in's output, as messages or as a request with system prompts.
         """
         turn = LAST_PREPARED.get().get(self)
         call = turn.last_call if turn is not None else None

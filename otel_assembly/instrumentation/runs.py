@@ -86,6 +86,26 @@ def run_hook(
     return wrap
 
 
+def run_argument_hook(run_of: Callable[..., TrackedRun | None], name: str) -> Wrap:
+    """Return the hook of a coroutine function that receives the function to run as the keyword argument `name`.
+
+    Only that argument is tracked. So what the hooked function opens before it calls the argument, such as the
+    framework's own span, is current when the run begins.
+    """
+
+    def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
+        @wraps(original)
+        async def called(*args: Any, **kwargs: Any) -> Any:
+            if not instrumentation.is_enabled():
+                return await original(*args, **kwargs)
+            inside = run_hook(lambda _, *__, **___: run_of(instrumentation, *args, **kwargs))
+            return await original(*args, **{**kwargs, name: inside(kwargs[name], instrumentation)})
+
+        return called
+
+    return wrap
+
+
 async def _await_answer(
     run: TrackedRun,
     work: Awaitable[Any],
@@ -209,7 +229,6 @@ class TrackedStream(AsyncGenerator[Any, Any]):
         self._items = items if isinstance(items, AsyncGenerator) else _one_by_one(items)
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the wrapped stream."""
         return getattr(vars(self)["_wrapped"], name)
 
     async def __anext__(self) -> Any:
@@ -217,11 +236,9 @@ class TrackedStream(AsyncGenerator[Any, Any]):
         return await self.asend(None)
 
     async def asend(self, value: Any) -> Any:
-        """Take a step with a value for the generator."""
         return await self._step(self._items.asend(value))
 
     async def athrow(self, typ: Any, val: Any = None, tb: Any = None) -> Any:
-        """Take a step that raises an exception in the generator."""
         return await self._step(self._items.athrow(val if val is not None else typ))
 
     async def aclose(self) -> None:

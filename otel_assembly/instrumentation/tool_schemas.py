@@ -32,11 +32,9 @@ class ToolSchemas:
         self._cache: IdentityWeakMap[Mapping[str, Any]] = IdentityWeakMap()
 
     def of(self, tools: object) -> Schemas:
-        """Return the schemas of tools, without those of tools that have none.
+        """Return the schemas of tools, without those of tools that have none; a dict is a schema already.
 
-        Args:
-            tools: The framework's tools; one that is a dict is a schema already. An iterator is not read, because
-                the client could not read it again.
+        An iterator is not read, because the client could not read it again.
         """
         if not isinstance(tools, Iterable) or isinstance(tools, Iterator):
             return ()

@@ -45,8 +45,6 @@ class ProviderClient:
     """A provider's client, and the functions that each of its requests passes through.
 
     Attributes:
-        name: The client's name for users.
-        module: The module of the functions.
         targets: The functions, as for `Hook.target`.
         calls_model: Returns whether a call with these arguments, including ``self``, is a model call. Requests for
             embeddings, files or token counts are not.
@@ -274,7 +272,6 @@ class _Watch:
         )
 
     def end(self) -> None:
-        """Restore the originals of all wrapped functions, and write no log line."""
         self.open = False
         self.patches.restore()
         atexit.unregister(self.report)
@@ -290,9 +287,7 @@ class Watchers:
     def begin(self, instrumentor: Hashable, *, own_provider: bool = False) -> None:
         """Add an instrumentor; the first one wraps the clients, unless the environment variable disables that.
 
-        Args:
-            instrumentor: The instrumentor.
-            own_provider: Whether it records to providers of its own, which count even if no global one is configured.
+        `own_provider` is True if it records to providers of its own, which count even if no global one is configured.
         """
         self._active[instrumentor] = own_provider
         if self._watch is None and os.environ.get(OTEL_ASSEMBLY_UNCAPTURED_HINT, "").strip().lower() != "false":

@@ -26,8 +26,6 @@ class View(NamedTuple):
     """A view of a channel, without its messages.
 
     Attributes:
-        name: The view's name, of low cardinality.
-        channel: The channel's id.
         participant: The id of the participant that the view is for.
         envelopes: The number of envelopes that the view was computed from.
         agent_name: The participant's name, or None if it is not known.
@@ -47,8 +45,7 @@ _VIEWING: Final[ContextVar[bool]] = ContextVar("otel_assembly_viewing", default=
 def view(reads: Callable[..., View]) -> Wrap:
     """Return the hook of a coroutine function that computes a view and returns its messages.
 
-    Args:
-        reads: Returns the `View`, from the function's arguments.
+    `reads` returns the `View`, from the function's arguments.
     """
 
     def observe_view(instrumentation: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
@@ -95,7 +92,6 @@ client_receive: Final = _ENVELOPES.handles
 
 
 def _view_of(policy: Any, /, *args: Any, participant_id: Any, channel: Any, name_for: Any = None, **rest: Any) -> View:
-    """Return the view that a call of ``project`` with these arguments computes."""
     return View(
         str(getattr(policy, "name", "") or type(policy).__name__),
         str(channel.channel_id),

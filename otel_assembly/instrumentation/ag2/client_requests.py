@@ -23,13 +23,9 @@ _CHAT_COMPLETIONS: Final = "OpenAIConfig"
 
 
 def converted(events: Any, config: Any) -> Any:
-    """Return the events that the client of this configuration converts; the same object if it converts all of them.
+    """Return the events that the client of a model configuration converts; the same object if it converts all of them.
 
     Events that are not messages, such as single tool results before their batch, are kept: they count no tokens.
-
-    Args:
-        events: The events that the client is called with.
-        config: The agent's model configuration; None if it is not known.
     """
     if not isinstance(events, Sequence):  # an iterator, which only the client may read
         return events
@@ -76,12 +72,10 @@ def _with_whole_pairs(events: Sequence[Any], provider: str) -> Sequence[Any]:
 
 
 def _calls(event: Any) -> Iterable[Any]:
-    """Return the tool calls of a response; empty for any other event."""
     return event.tool_calls.calls if "ModelResponse" in _names(event.__class__) else ()
 
 
 def _results(event: Any) -> Iterable[Any]:
-    """Return the results of a batch, or a single result; empty for any other event."""
     names = _names(event.__class__)
     return event.results if "ToolResultsEvent" in names else (event,) if "ToolResultEvent" in names else ()
 

@@ -52,7 +52,6 @@ class Offered(ToolSchemas):
     _tools: object = None
 
     def read(self, tools: object) -> tuple[Mapping[str, Any], ...]:
-        """Return the schemas of these tools."""
         if self.schemas is None or self._tools is not tools:
             self._tools, self.schemas = tools, self.of(tools)
         return self.schemas
@@ -67,15 +66,11 @@ class Turn:
     """One turn of an agent, and the innermost middleware of that turn.
 
     Args:
-        instrumentation: Records the turn.
-        agent: The agent.
         arguments: The keyword arguments with which AG2 runs the turn. The turn adds itself to the middleware in them.
 
     Attributes:
-        agent: The agent.
         context: AG2's context of the turn.
         call_input: The history and the system prompts that AG2 read for the last model call; None before the first.
-        tools: The tools that are offered to the agent's model.
         run: The run of the agent. It begins with the agent's loop.
     """
 
@@ -93,7 +88,6 @@ class Turn:
         return self
 
     async def on_turn(self, call_next: Any, event: Any, context: Any) -> Any:
-        """Run the agent's loop inside the run."""
         with self.run.current():
             return await call_next(event, context)
 
@@ -105,7 +99,6 @@ class Turn:
             return await _CLIENT(call_next, self._instrumentation)(events, context)
 
     async def on_tool_execution(self, call_next: Any, event: Any, context: Any) -> Any:
-        """Run a tool, or ask a human for input, unchanged."""
         return await call_next(event, context)
 
     on_human_input = on_tool_execution
@@ -175,7 +168,6 @@ TURN: Final[ContextVar[Turn | None]] = ContextVar("otel_assembly_ag2_turn", defa
 
 
 def turn_of(context: Any) -> Turn | None:
-    """Return the running turn if this AG2 context belongs to it, else None."""
     turn = TURN.get()
     return turn if turn is not None and turn.context is context else None
 
@@ -189,11 +181,8 @@ def agent_of(context: Any) -> Any:
 def invoking_agent_of(context: Any, stage: str = "") -> InvokingAgent:
     """Return the invoking agent of an AG2 context, with its conversation.
 
-    The conversation is the network's channel, or else the stream. Agents that share a stream have separate ledgers.
-
-    Args:
-        context: AG2's context.
-        stage: Empty for the agent's own model calls. Other assemblies, such as ``aggregation``, have their own ledgers.
+    The conversation is the network's channel, or else the stream. Agents that share a stream have separate ledgers. So
+    have assemblies that are not the agent's own model calls, such as ``aggregation``; these have a `stage`.
     """
     agent, history, dependencies = agent_of(context), context.stream.history, context.dependencies
     name = None if agent is None else _SUBTASK.sub(r"\1", str(agent.name))
@@ -244,13 +233,8 @@ def llm_call_scope(
 
     The first instrumented middleware begins the call. The call's input is the list that AG2 read from the history. Then
     `middleware_scope` observes `events`, the list that this middleware received. If middleware that is not instrumented
-    has run before and changed the list, the difference is recorded as a change.
-
-    Args:
-        instrumentation: The instrumentation that records the call.
-        call_next: AG2's function for the next layer: the next middleware, or the client.
-        events: The messages that the middleware received.
-        context: AG2's context.
+    has run before and changed the list, the difference is recorded as a change. `call_next` is the next middleware, or
+    the client.
     """
 
     def begin() -> ModelCall:

@@ -35,10 +35,8 @@ def already_reported(halt: Any) -> bool:
 def report_halt(instrumentation: Instrumentation, conversation: Any, halt: Any) -> None:
     """Record that a conversation was halted, unless the halt was recorded before.
 
-    Args:
-        instrumentation: The framework's instrumentation.
-        conversation: The object for the conversation that `assembled` was called with.
-        halt: The framework's event, which has a reason and a source.
+    `conversation` is the object that `assembled` was called with. `halt` is AG2's event, which has a reason and a
+    source.
     """
     if already_reported(halt):
         return

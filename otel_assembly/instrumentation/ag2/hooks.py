@@ -38,11 +38,8 @@ _RUNS: Final = "names and runs of `ConversableAgent`"
 def _hooks(package: str, versions: str, network_versions: str, scope_versions: str) -> list[Hook]:
     """Return the hooks of ``ag2`` or ``autogen.beta``, which define the same names.
 
-    Args:
-        package: The package's name.
-        versions: The versions of AG2 that have the package, as a specifier.
-        network_versions: The versions that have networks of agents.
-        scope_versions: The versions that have `Agent._turn_scope`, and views with names of participants.
+    The versions are specifiers of AG2: those that have the package, those with networks of agents, and those with
+    `Agent._turn_scope` and with views that have names of participants.
     """
     summary, memory = "ConversationSummaryAggregate", "WorkingMemoryAggregate"
     standalone_call = SubclassHook.for_method("__call__", conversation.standalone_call)

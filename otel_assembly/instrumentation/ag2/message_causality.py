@@ -74,7 +74,6 @@ class Causes:
         self.handles: Wrap = observe_async_hook(self._observe_handling)
 
     def _observe_send(self, _: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
-        """Remember, by the message's id, the current span and the run that sends the message."""
         span_context, handling = trace.get_current_span().get_span_context(), _HANDLING.get()
         parent = trace.NonRecordingSpan(span_context) if span_context.is_valid else None
         previous_run = handling.run if handling is not None else None
@@ -97,7 +96,6 @@ class CausedRun(LazyRun):
     The run's span is opened with its first step, and none if a span of the framework or the program is current.
 
     Args:
-        instrumentation: Records the run.
         invoking_agent: Returns the agent that runs; called when the run begins.
     """
 
@@ -125,9 +123,7 @@ class CausedRun(LazyRun):
 def reported_in_run(report: Callable[[], None]) -> None:
     """Call a function that records something for a run, in that run's span.
 
-    Args:
-        report: The function. It is called immediately. If a message is being handled and its run has no span yet, it is
-            called when that run begins.
+    It is called immediately, unless a message is being handled and its run has no span yet: then when that run begins.
     """
     handling = _HANDLING.get()
     if handling is None or _has_span():

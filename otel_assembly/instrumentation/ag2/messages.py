@@ -105,7 +105,6 @@ def _draft_of_calls(calls: Iterable[Any], text: Any = None) -> Draft:
 
 
 def _tool_results(event: Any) -> EventFacts:
-    """Read a tool result or a batch of results; a batch has one text field per result."""
     batch = hasattr(event, "results")
     results = event.results if batch else (event,)
     draft = _read(part for result in results for part in result.result.parts)

@@ -37,16 +37,10 @@ def middleware_scope(
 ) -> Iterator[ModelCall | None]:
     """Run a middleware of a model call in this block, together with the layers that it calls.
 
-    The block yields the model call that is being prepared, which is current in the block. Changes of its messages
-    apply only until the end of the block. The block yields None inside a reducer, because the middleware then prepares
-    no model call of the agent.
-
-    Args:
-        instrumentation: The instrumentation that records the call.
-        begin: Begins a model call, if none is being prepared yet.
-        messages: The messages that the middleware receives.
-        prompts: The system prompts that the middleware receives.
-        conversation: The conversation that a later halt refers to, as passed to `report_halt`.
+    The block yields the model call that is being prepared, which is current in the block; `begin` begins it if there is
+    none. Changes of its messages apply only until the end of the block. The block yields None inside a reducer, because
+    the middleware then prepares no model call of the agent. `conversation` is the object that a later halt refers to,
+    as passed to `report_halt`.
     """
     call = None
     if reducing() is None:
@@ -70,11 +64,9 @@ def reducing_middleware_hook(
 ) -> Wrap:
     """Return a wrapper for a reducing middleware's coroutine function, called with the next layer and the messages.
 
-    Args:
-        known: The specification of the reducer.
-        scope: Returns the context manager in which the middleware runs, such as `middleware_scope`, from the
-            `Instrumentation`, the next layer, the messages and any further arguments. It yields the model call; if it
-            yields None, the middleware runs unobserved.
+    `scope` returns the context manager in which the middleware runs, such as `middleware_scope`, from the
+    `Instrumentation`, the next layer, the messages and any further arguments. It yields the model call; if it yields
+    None, the middleware runs unobserved.
     """
 
     @replace_hook
@@ -86,7 +78,6 @@ def reducing_middleware_hook(
             return MiddlewareReduction(instrumentation, StepReport(known.policy, before, config=known.config(reducer)))
 
         def messages_first(request: Any, next_layer: Any, *others: Any) -> Any:
-            """Call the original with its arguments in the order of `wrap_middleware`."""
             return original(reducer, next_layer, request, *others)
 
         with scope(instrumentation, call_next, messages, *rest) as call:

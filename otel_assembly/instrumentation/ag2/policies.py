@@ -24,7 +24,6 @@ class MadeWith(IdentityWeakMap[Any]):
 
     Args:
         position: The position of the argument in `__init__`, without ``self``.
-        name: The name of the argument.
     """
 
     __slots__ = ("_name", "_position")
@@ -53,11 +52,8 @@ class MadeWith(IdentityWeakMap[Any]):
 def behind(cut: Callable[[Any, Sequence[Any]], int]) -> Callable[[Any, Sequence[Any], Sequence[Any]], Sequence[Any]]:
     """Return a function for `ReducerSpec.keeps`, for a reducer that drops the messages before a cut.
 
-    The function returns the input after the cut; if the reducer dropped nothing, it returns the output.
-
-    Args:
-        cut: Returns the index of the first message that is kept, from the reducer and its input. An index below 0
-            drops nothing.
+    The function returns the input after the cut; if the reducer dropped nothing, it returns the output. `cut` returns
+    the index of the first message that is kept, from the reducer and its input. An index below 0 drops nothing.
     """
 
     def kept(reducer: Any, before: Sequence[Any], after: Sequence[Any]) -> Sequence[Any]:

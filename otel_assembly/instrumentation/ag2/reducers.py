@@ -114,13 +114,8 @@ def maintenance_hook(
 
     The function can be sync or async. The assembly has one step and is not followed by a model call. If the function
     raises, the assembly's output is the unchanged history. A call that is made by a reducer is not recorded: it is part
-    of that reducer's step.
-
-    Args:
-        observe: Observes the function, as for `reducer`.
-        call_of: Returns a context manager for the assembly, from the `Instrumentation` and the function's arguments.
-            The function runs in its block.
-        always: True to record a step even if the function changed nothing; otherwise only a metric counts that.
+    of that reducer's step. `call_of` returns a context manager for the assembly, in which the function runs, from the
+    `Instrumentation` and the function's arguments. `observe` and `always` are those of `observe_reducer`.
     """
     observation = observe_reducer(observe, always=always)
 
@@ -171,10 +166,8 @@ def without_summaries(
 ) -> list[Verdict]:
     """Return the verdict on messages that are lost because the summary that replaces them is empty or an error text.
 
-    Args:
-        before: The messages before a compaction.
-        after: The messages after it, including the new summaries.
-        text_of: Returns the text of a summary; None for any other message.
+    `before` and `after` are the messages around the compaction. `text_of` returns the text of a summary; None for any
+    other message.
     """
     before_ids, after_ids = set(map(id, before)), set(map(id, after))
     removed = [message for message in before if id(message) not in after_ids]

@@ -178,11 +178,9 @@ def _drop_reason(message: Any) -> DecisionReason | None:
 
 
 def _observe_strategy(strategy: Any, messages_of: Callable[[], Sequence[Any] | None]) -> ReducerObservation:
-    """Observe a function that applies a compaction strategy. Model calls by a reducer are not recorded.
+    """Observe a function that applies a compaction strategy, unless there is none or a reducer calls it.
 
-    Args:
-        strategy: The strategy; None if there is none.
-        messages_of: Returns the messages that are compacted, before and after; None if there are none.
+    `messages_of` returns the messages that are compacted, before and after; None if there are none.
     """
     before = messages_of() if strategy is not None and reducing() is None else None
     if before is None:

@@ -31,9 +31,6 @@ class MiddlewareInput:
     """The messages that a client passes to its middleware, kept until the model is called.
 
     Attributes:
-        client: The client.
-        messages: The messages.
-        prompts: The system prompts.
         plugin: If a plug-in of this library ran in the middleware: its input messages, its output messages, and its
             output system prompts.
     """
@@ -44,10 +41,9 @@ class MiddlewareInput:
     plugin: tuple[Sequence[Any], Sequence[Any], Sequence[str]] | None = None
 
     def record_forwarded(self, call: ModelCall, messages: Sequence[Any], prompts: Sequence[str], policy: str) -> None:
-        """Record the messages and system prompts that the last middleware passes on.
+        """Record the request that the last middleware passes on; its edits are a step with the name `policy`.
 
-        The edits of the middleware are a step, whose name is `policy`. If a plug-in of this library ran, they are one
-        step before and one after it.
+        If a plug-in of this library ran, they are one step before and one after it.
         """
         before, prompts_before = self.messages, self.prompts
         call.set_input(before, prompts=prompts_before)
@@ -76,10 +72,7 @@ def middleware_entry_hook(
     """Return a wrapper for a client's method that calls the client's middleware.
 
     It keeps the messages as `MiddlewareInput`, until the last middleware calls the method of `middleware_exit_hook`.
-
-    Args:
-        reads: Returns the messages and system prompts from the method's arguments.
-        attach_to_stream: Attaches the run to an answer that is a stream; see `run_hook`.
+    `reads` returns the messages and system prompts from the method's arguments.
     """
 
     def begin_run(instrumentation: Instrumentation, client: Any, /, *args: Any, **kwargs: Any) -> ContextBoundRun:
@@ -98,14 +91,10 @@ def middleware_exit_hook(
 ) -> Wrap:
     """Return a wrapper for the client's method that the last middleware calls, and that sends the model request.
 
-    It begins the model call with the input that `middleware_entry_hook` has kept, and records the middleware's edits
-    as a step. The method is not recorded inside another client's call or inside a reducer.
-
-    Args:
-        reads: Returns the messages and system prompts from the method's arguments, and the window of the model.
-        begins: Returns the model call that is prepared for the messages that the client received; None if none is.
-        policy: The name of the step that records the middleware's edits.
-        attach_to_stream: Attaches the run to an answer that is a stream; see `run_hook`.
+    It begins the model call with the input that `middleware_entry_hook` has kept, and records the middleware's edits as
+    a step with the name `policy`. The method is not recorded inside another client's call or inside a reducer. `reads`
+    returns the request from the method's arguments, and the window of the model. `begins` returns the model call that
+    is prepared for the messages that the client received; None if none is.
     """
 
     def begin_call(instrumentation: Instrumentation, client: Any, /, *args: Any, **kwargs: Any) -> ModelCall | None:

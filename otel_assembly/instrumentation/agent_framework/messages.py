@@ -29,7 +29,6 @@ _APPROVALS: Final = frozenset({"function_approval_response", "oauth_consent_requ
 
 
 def _files(content: Content) -> Sequence[Content]:
-    """Return the items of a tool result that are not text, such as images."""
     return [item for item in content.items or () if item.type != "text"]
 
 

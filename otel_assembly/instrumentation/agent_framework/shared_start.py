@@ -37,12 +37,10 @@ class CallsFromSharedStart:
     def prepares(
         self, instrumentation: Instrumentation, invoking_agent: InvokingAgent, by: Callable[[Any], Any]
     ) -> Preparing:
-        """Return the run of a function that loads and reduces the history for a run.
+        """Return the run of a function that loads and reduces the history for a run of an agent.
 
-        Args:
-            instrumentation: Records the run.
-            invoking_agent: The agent; if it has no conversation, the run is the conversation.
-            by: Returns the object that identifies the run when its model is called, from the function's result.
+        `by` returns the object that identifies the run when its model is called, from the function's result. If the
+        agent has no conversation, the run is the conversation.
         """
         run = _SharedStart(instrumentation, invoking_agent)
         keep = self._prepared.put

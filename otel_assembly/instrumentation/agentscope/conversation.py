@@ -77,9 +77,6 @@ class PromptChange(NamedTuple):
     """A change of the system prompt by one middleware.
 
     Attributes:
-        middleware: The class name of the middleware.
-        before: The prompt that the middleware received.
-        after: The prompt that the middleware returned.
         duration_ns: The duration of the middleware's ``on_system_prompt``, in nanoseconds.
     """
 
@@ -113,13 +110,10 @@ class AgentScopeCall(ModelCall):
     def set_request(
         self, messages: Sequence[Any], tools: Any, summary: Any = "", middlewares: Sequence[Any] = ()
     ) -> None:
-        """Set what the agent requests from the model, before middlewares change it.
+        """Set the agent's request to the model, before middlewares change it.
 
-        Args:
-            messages: The messages, with the system prompt.
-            tools: The schemas of the tools.
-            summary: The summary of compressed messages, which `messages` contains; empty without one.
-            middlewares: The middlewares that implement ``on_model_call``.
+        The messages contain the system prompt and the summary of compressed messages. The middlewares are those that
+        implement ``on_model_call``.
         """
         self._request_messages, self._request_tools, self._request_summary = list(messages), tools, summary
         self._request_step_name = step_name([item for item in middlewares if not is_ours(item)], "on_model_call")
@@ -149,7 +143,6 @@ class AgentScopeCall(ModelCall):
         return parts.of(rest[has_summary:], summary_blocks(summary) if has_summary else (), forgets=False), prompts
 
     def client_request(self, model: Any, messages: Sequence[Any], tools: Any) -> ClientRequest:
-        """Return what the model's client is given for this call."""
         self.tools = tools if isinstance(tools, list) else ()
         return ClientRequest(
             *self.read_messages(messages), self.tools, *_name_and_window(model), client=rules_of_client(model)
@@ -179,15 +172,12 @@ class AgentScopeCall(ModelCall):
             reduction.done(parts)
 
     def middleware_reduction(self, policy: str, before: Sequence[Any]) -> Reduction:
-        """Return a `Reduction` for a change of this call's messages by middlewares."""
         return Reduction(self.instrumentation, StepReport(policy, before, kind=None), call=self)
 
     def fail_in_middleware(self, error: BaseException, policy: str | None = None) -> None:
         """Record that a middleware raised before the model was called, and end the call.
 
-        Args:
-            error: The exception.
-            policy: The name of the step; None for that of the ``on_model_call`` middlewares.
+        The step has the name `policy`, by default that of the ``on_model_call`` middlewares.
         """
         self.middleware_reduction(policy or self._request_step_name, self.out).failed(error)  # the step
         self.end(error)  # the assembly, because no model is called
@@ -213,10 +203,7 @@ def prepared_call(instrumentation: Instrumentation, agent: Any) -> AgentScopeCal
 def end_prepared_call(agent: Any, error: BaseException | None = None, *, stays: bool = False) -> None:
     """End an agent's prepared call without a model call. Steps that were applied to it are recorded.
 
-    Args:
-        agent: The agent.
-        error: The exception that prevented the model call; None if there was none.
-        stays: True if the changes to the agent's context stay in effect although no model was called.
+    `stays` is True if the changes to the agent's context stay in effect although no model was called.
     """
     call = _PREPARED_CALLS.pop(agent)
     if call is not None:
@@ -346,11 +333,7 @@ def _messages_and_tools(args: Sequence[Any], kwargs: Mapping[str, Any], place: i
 def _client_request(place: int, model: Any, /, *args: Any, **kwargs: Any) -> ClientRequest | None:
     """Return the request of an agent or a reducer to a model; None if the call is recorded elsewhere.
 
-    Args:
-        place: The position of the argument ``messages``: 1 for ``_call_api``, 0 for a model's other methods.
-        model: The model.
-        args: The method's other positional arguments.
-        kwargs: The method's keyword arguments.
+    The argument ``messages`` is at `place`: 1 for ``_call_api``, 0 for a model's other methods.
     """
     (messages, tools), call = _messages_and_tools(args, kwargs, place), CALL.get()
     if reducing() is not None:

@@ -42,16 +42,10 @@ class MessagePart:
 
     @classmethod
     def named(cls, name: str, message: Any, blocks: Sequence[Any], facts: EventFacts, *, framed: bool = True) -> Self:
-        """Return a part whose id consists of a name and a hash of the content.
+        """Return a part whose id consists of a name, which is unique in the conversation, and a hash of the content.
 
-        If a block is changed in place, the next part of the same name has another id.
-
-        Args:
-            name: The name of the part, unique in the conversation.
-            message: The message; None if the blocks are stored elsewhere.
-            blocks: The blocks.
-            facts: The facts of the blocks.
-            framed: True if the provider receives the part as a separate message.
+        If a block is changed in place, the next part of the same name has another id. The part is `framed` if the
+        provider receives it as a separate message.
         """
         content_hash = hash((*facts.texts, facts.media_tokens)) & 0xFFFFFFFFFFFFFFFF
         return cls(message, tuple(blocks), facts._replace(id=f"{name}/{content_hash:x}", framed=framed))
@@ -86,12 +80,9 @@ class MessageParts(Generic[P]):
         self._parts_by_place: dict[tuple[Any, ...], tuple[P, Sequence[Any]]] = {}
 
     def of(self, messages: Iterable[Any], in_front: Sequence[Any] = (), *, forgets: bool = True) -> list[P]:
-        """Return the parts of messages.
+        """Return the parts of messages, after the blocks `in_front`, which belong to no message.
 
-        Args:
-            messages: The messages.
-            in_front: Blocks without a message, which precede the messages.
-            forgets: Whether to forget the parts that are not returned.
+        With `forgets`, the parts that are not returned are forgotten.
         """
         leading: list[PartPlace] = [(None, 0, tuple(in_front), True)] if in_front else []
         places = [*leading, *self._split(messages)]

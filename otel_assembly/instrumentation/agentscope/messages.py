@@ -65,12 +65,9 @@ def _(message: Msg) -> EventFacts:
 
 
 def part_of(message: Msg | None, blocks: Sequence[Any], *, framed: bool = True) -> Part:
-    """Return a part with the current content of some blocks.
+    """Return a part with the current content of some blocks; without a message, of the summary of compressed messages.
 
-    Args:
-        message: The message of the blocks; None for the summary of compressed messages.
-        blocks: The blocks.
-        framed: True if the provider receives the blocks as a separate message.
+    The part is `framed` if the provider receives the blocks as a separate message.
     """
     first, kind, name, role = blocks[0] if blocks else None, None, "summary", "user"
     if message is not None:

@@ -51,14 +51,11 @@ RUNNING_AGENT: Final[ContextVar[Any]] = ContextVar("otel_assembly_autogen_agent"
 
 
 def invoking_agent(conversation: Any = None, name: str | None = None) -> InvokingAgent:
-    """Return the invoking agent of the current model call.
+    """Return the invoking agent of the current model call, in the conversation of the model context that is read.
 
     It is the agent whose run is current. Without a run, it is the agent whose message handler AutoGen's runtime is
-    executing. Without a handler, it is the agent that is named on the current span.
-
-    Args:
-        conversation: The model context that is read. None: the agent object is the conversation, or there is none.
-        name: The agent's name; None if it is not known.
+    executing. Without a handler, it is the agent that is named on the current span. Without a context, the agent object
+    is the conversation, or there is none.
     """
     agent, key = RUNNING_AGENT.get(), name
     if agent is not None:

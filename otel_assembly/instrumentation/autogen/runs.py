@@ -85,12 +85,8 @@ def agent_run_hook(
 ) -> Callable[..., Any]:
     """Hook a method of an agent that is one run, and the classes of the objects in the agent's attributes.
 
-    Args:
-        attribute_hooks: For each attribute of an agent, the hooks for the classes of its values. These classes are
-            hooked when a run starts, because they need not derive from AutoGen's.
-        original: The agent's method.
-        owner: The class that defines the method.
-        instrumentation: The instrumentation.
+    `attribute_hooks` has the hooks for the classes of the values of each attribute. These classes are hooked when a run
+    starts, because they need not derive from AutoGen's.
     """
 
     def start_run(instrumentation: Instrumentation, agent: Any, /, *_: Any, **__: Any) -> ContextBoundRun:

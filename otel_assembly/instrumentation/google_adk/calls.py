@@ -72,7 +72,6 @@ def preprocess(
 
 
 def client_request(request: Any) -> ClientRequest:
-    """Return the messages and system prompts of an `LlmRequest`."""
     # Not the rules of Gemini's client: in ADK's contents, tool results are already in the object that Gemini requires.
     return ClientRequest(list(request.contents), prompts_of(request), client=NO_NAMES)
 
@@ -122,10 +121,7 @@ def _observe_injection(
 ) -> ReducerObservation:
     """Record the contents that a function adds to the request of a model call.
 
-    Args:
-        policy: The name of the step; empty for a tool, which has its own name.
-        source: The function's first argument: the tool, or an agent's context.
-        llm_request: The request.
+    The step has the name `policy` or, if that is empty, the name of the tool that is the function's first argument.
     """
     if CALL.get() is None:
         return None

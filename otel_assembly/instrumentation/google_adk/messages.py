@@ -30,12 +30,9 @@ class SummaryContent(Content):
 
 
 def _pair_key(field: str) -> Callable[[Part], Any]:
-    """Return a function that returns the key that a tool call and its result have in common.
+    """Return a function that returns the key that a tool call and its result, in this field of a part, have in common.
 
     The key is the provider's id of the call. Without an id, it is the tool's name, by which Gemini matches results.
-
-    Args:
-        field: The field of a part that contains the call or the result.
     """
     value_of = attrgetter(field)
 

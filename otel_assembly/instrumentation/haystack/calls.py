@@ -141,7 +141,6 @@ def agent_hooks(
 
 
 def _state_request(state: Any) -> ClientRequest:
-    """Return the messages and system prompts of an agent's state."""
     prompts, messages = rows.split_prompts(state.data.get("messages") or ())
     return ClientRequest(messages, prompts)
 

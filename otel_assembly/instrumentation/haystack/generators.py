@@ -38,7 +38,6 @@ _SCHEMAS: Final = ToolSchemas(lambda tool: rows.schema_of(tool))
 
 
 def is_agent(component_type: type) -> bool:
-    """Return whether a class is Haystack's `Agent` or a subclass of it."""
     return known_of(component_type, {"Agent": True}, ("haystack.components.agents",)) is not None
 
 

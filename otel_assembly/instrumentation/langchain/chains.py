@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.conversation import IdentityWeakMap
 from otel_assembly.instrumentation.instrumented import argument
-from otel_assembly.instrumentation.langchain.prepared_runs import PreparedRun
-from otel_assembly.instrumentation.langchain.runs import BRANCHES, GRAPH_CONTEXT, conversation_of
+from otel_assembly.instrumentation.langchain.runs import BRANCHES, GRAPH_CONTEXT, PreparedRun, conversation_of
 from otel_assembly.instrumentation.runs import run_hook
 
 if TYPE_CHECKING:

@@ -10,11 +10,19 @@ from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from otel_assembly.instrumentation.langchain import chains, lambdas, middleware, model_calls, reducers, runs, trims
+    from otel_assembly.instrumentation.langchain import (
+        chains,
+        lambdas,
+        middleware,
+        model_calls,
+        reducers,
+        runs,
+        token_trimming,
+    )
 else:
-    chains, lambdas, middleware, model_calls, reducers, runs, trims = (
+    chains, lambdas, middleware, model_calls, reducers, runs, token_trimming = (
         LazyWrappers(f"{__package__}.{module}")
-        for module in ("chains", "lambdas", "middleware", "model_calls", "reducers", "runs", "trims")
+        for module in ("chains", "lambdas", "middleware", "model_calls", "reducers", "runs", "token_trimming")
     )
 
 #: The methods that call a chain: with one input, streaming, with a stream as input, and with several inputs.
@@ -46,8 +54,8 @@ class LangChainInstrumentor(AssemblyInstrumentor):
     hooks: ClassVar[tuple[Hook, ...]] = (
         *in_module(
             "langchain_core.messages.utils",
-            ("_last_max_tokens", trims.last_max_tokens, "trim_messages with strategy 'last'"),
-            ("_first_max_tokens", trims.first_max_tokens, "trim_messages with strategy 'first'"),
+            ("_last_max_tokens", token_trimming.last_max_tokens, "trim_messages with strategy 'last'"),
+            ("_first_max_tokens", token_trimming.first_max_tokens, "trim_messages with strategy 'first'"),
             ("filter_messages merge_message_runs", lambdas.message_function, "calls of this function"),
         ),
         *in_class(

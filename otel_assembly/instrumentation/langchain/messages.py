@@ -119,7 +119,6 @@ def _repeats_call(block: Mapping[str, Any], call_ids: Sequence[Any]) -> bool:
 
 
 def _answered_calls(message: BaseMessage) -> tuple[str, ...]:
-    """Return the ids of the tool calls whose results a message contains."""
     call_id = getattr(message, "tool_call_id", None)
     if isinstance(call_id, str):
         return (call_id,)
@@ -141,14 +140,9 @@ def state_messages(state: Any) -> Sequence[Any]:
 
 
 def system_prompt(request: Any, before: list[str], after: list[str]) -> dict[str, Any]:
-    """Return the arguments of ``request.override`` that set the system prompt.
+    """Return the arguments of ``request.override`` that change the system prompt from `before` to `after`.
 
     If the system message consists of content blocks and prompts were only added, the blocks stay as they are.
-
-    Args:
-        request: The request, which has the prompts `before`.
-        before: The prompts before a change.
-        after: The prompts after it.
     """
     text = "\n\n".join(after)
     if not hasattr(request, "system_message"):  # LangChain 1.0

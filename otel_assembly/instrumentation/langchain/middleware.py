@@ -135,11 +135,8 @@ def _record_result(
 ) -> list[Sequence[Any]]:
     """Record how a node changed the messages, and return the lists of messages that later nodes may get from it.
 
-    Args:
-        reduction: The reduction, with the messages that the node got.
-        result: The node's result: usually an update of the state, or a `Command` with one.
-        before_model: Whether a model may be called with the state that the node leaves.
-        removals_only: Whether additions alone are ignored.
+    The result is usually an update of the state, or a `Command` with one. A model may be called with the state that the
+    node leaves if `before_model` is True. With `removals_only`, additions alone are ignored.
     """
     update = result if isinstance(result, Mapping) else getattr(result, "update", None)
     if not isinstance(update, Mapping):

@@ -45,9 +45,8 @@ def _runnables(model: Any, settings: Mapping[str, Any] | None) -> Iterator[tuple
 def model_of(model: Any, settings: Mapping[str, Any] | None = None) -> str | None:
     """Return the name of the model that a chat model calls; None if it is unknown.
 
-    Args:
-        model: A chat model, or a runnable around one: bound to settings, with fallbacks, or configurable.
-        settings: The settings of the call, which may name another model.
+    The chat model may be inside of a runnable: bound to settings, with fallbacks, or configurable. The settings of the
+    call may name another model.
     """
     runnable = None
     for runnable, own_settings in _runnables(model, settings):
@@ -59,7 +58,6 @@ def model_of(model: Any, settings: Mapping[str, Any] | None = None) -> str | Non
 
 
 def chat_model_in(model: Any) -> Any:
-    """Return the chat model inside of a runnable."""
     *_, (chat_model, _) = _runnables(model, None)
     return chat_model
 
@@ -100,10 +98,7 @@ def _after_last_response(messages: Sequence[Any]) -> Sequence[Any] | None:
 def client_of(model: Any, tools: Sequence[Any] = (), settings: Mapping[str, Any] = {}) -> ClientRules | None:
     """Return the rules by which a chat model's client converts messages; None if they are unknown.
 
-    Args:
-        model: The chat model.
-        tools: The schemas of the tools that the model is offered.
-        settings: The settings of the call.
+    They depend on the schemas of the tools and the settings of the call.
     """
     # OpenAI's Responses API has other rules: for example, its messages have no speaker names.
     decides = getattr(model, "_use_responses_api", None)

@@ -53,7 +53,6 @@ class AssemblyMiddleware(Plugin[PluginConversation], AgentMiddleware):
 
     @hook_config(can_jump_to=["end"])
     async def abefore_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
-        """End the run if the conversation is halted."""
         return self.before_model(state, runtime)
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
@@ -70,7 +69,6 @@ class AssemblyMiddleware(Plugin[PluginConversation], AgentMiddleware):
         return response
 
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
-        """Do the same as `wrap_model_call`, for async agents."""
         conversation = self._conversation_of(request.messages)
         try:
             assembled = await self._run_policies(conversation, request)
@@ -86,7 +84,6 @@ class AssemblyMiddleware(Plugin[PluginConversation], AgentMiddleware):
         return self._refusal(request) or handler(request)
 
     async def awrap_tool_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
-        """Do the same as `wrap_tool_call`, for async agents."""
         return self._refusal(request) or await handler(request)
 
     def _refusal(self, request: Any) -> ToolMessage | None:

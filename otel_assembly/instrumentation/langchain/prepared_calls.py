@@ -101,12 +101,9 @@ class PreparedCall(ModelCall):
     def state_of(self, messages: Sequence[Any], *, first: bool = False) -> int | None:
         """Return the last index in `states` that equals these messages; None if no state does.
 
-        A call that continues from these messages then repeats only the steps up to this index.
-
-        Args:
-            messages: The input of a reducer, or the messages of a request.
-            first: Return the first index instead. A reducer that runs after the model was called works for another
-                call, which must not repeat steps that changed nothing.
+        A call that continues from these messages then repeats only the steps up to this index. With `first`, the result
+        is the first index: a reducer that runs after the model was called works for another call, which must not repeat
+        steps that changed nothing.
         """
         equal, states = same_objects if self.by_identity else same, self.states
         if first:
@@ -154,7 +151,6 @@ class PreparedCalls:
         self._discard(excess)
 
     def at(self, position_key: str) -> list[PreparedCall]:
-        """Return the calls that are prepared at a position."""
         return [call for call in self._calls if call.position_key == position_key]
 
     def close(self, position_key: str) -> None:
@@ -265,13 +261,9 @@ class GraphPosition:
     outside_node: str | None = None
 
     def invoking_agent_for(self, messages: Sequence[Any], node: str | None = None) -> InvokingAgent:
-        """Return the invoking agent of a model call with these messages.
+        """Return the invoking agent of a model call with these messages, by a node or by the node at this position.
 
         If the conversation has no id, it is identified by the object of its first message, or by the run.
-
-        Args:
-            messages: The messages of the call.
-            node: The node that calls the model; by default the node at this position.
         """
         invoking_agent = self.invoking_agent._replace(name=f"{self.invoking_agent.name}{node or self.node}")
         if invoking_agent.conversation is not None:
@@ -282,19 +274,15 @@ class GraphPosition:
         return invoking_agent._replace(conversation=conversation)
 
     def is_source_of(self, messages: Sequence[Any]) -> bool:
-        """Return True if some of these messages are in the graph's state."""
         return bool(self.messages) and _overlaps(self.messages, messages)
 
     def call_for_reducer(
         self, instrumentation: Instrumentation, messages: Sequence[Any], since_ns: int, node: str | None = None
     ) -> tuple[PreparedCall, Sequence[Any] | None]:
-        """Return the call that a reducer works for, and the call's messages when the reducer began.
+        """Return the call that a reducer with this input works for, and the call's messages when the reducer began.
 
-        Args:
-            instrumentation: The instrumentation that records the call.
-            messages: The reducer's input.
-            since_ns: The time at which the reducer began. What reducers inside of it have done since is its work.
-            node: The node that calls the model; by default the node at this position.
+        It began at `since_ns`; what reducers inside of it have done since is its work. `node` is the node that calls
+        the model, by default the node at this position.
         """
         continued = self._continue_call(messages, since_ns=since_ns)
         call, state = continued or (PreparedCall(instrumentation), None)
@@ -310,12 +298,8 @@ class GraphPosition:
         """Return the call that a request to a model belongs to.
 
         If no call was prepared for it, a new call begins with the messages of the graph's state, or with those of the
-        request if they share none. Without any shared message, the call is a separate conversation.
-
-        Args:
-            instrumentation: The instrumentation that records the call.
-            messages: The messages of the request.
-            prompts: The number of messages at the start that may be system prompts which no reducer got.
+        request if they share none. Without any shared message, the call is a separate conversation. The first `prompts`
+        messages may be system prompts which no reducer got.
         """
         rest = messages[prompts:]
         continued = self._continue_call(rest, is_request=True)
@@ -334,14 +318,9 @@ class GraphPosition:
         return call
 
     def after_plugin(self, instrumentation: Instrumentation, before: Sequence[Any], after: Sequence[Any]) -> Self:
-        """Return the position in which a plug-in of otel-assembly calls the model.
+        """Return the position in which a plug-in of otel-assembly calls the model, with the messages that it returned.
 
         The plug-in records its assembly itself, so the call that was prepared before it ends, and a new one begins.
-
-        Args:
-            instrumentation: The instrumentation that records the call.
-            before: The messages that the plug-in got.
-            after: The messages that the plug-in returned.
         """
         known = self._find_call(before, is_request=True)
         if known is not None:
@@ -458,7 +437,6 @@ class GraphContext:
     """The runs, positions and prepared calls of a framework.
 
     Args:
-        framework: The framework's name.
         role: Returns the role of a message; see `ConversationsByFirstMessage`.
         text: Returns the text of a system message.
         where: Returns the position that the framework's arguments describe; without arguments, the current one.
@@ -544,12 +522,7 @@ class GraphContext:
 
     @contextmanager
     def after_plugin(self, before: Sequence[Any], after: Sequence[Any]) -> Iterator[None]:
-        """Run the rest of a model call in the block, after a plug-in of otel-assembly has assembled the messages.
-
-        Args:
-            before: The messages that the plug-in got.
-            after: The messages that the plug-in returned; the model gets them.
-        """
+        """Run the rest of a model call in the block, after a plug-in of otel-assembly has assembled the messages."""
         position = self.position()
         if position.run is not None and position.run.instrumentation.is_enabled():
             with position.run.instrumentation.suppress_errors():

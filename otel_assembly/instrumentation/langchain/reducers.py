@@ -42,13 +42,9 @@ def begin_reduction(
 
     The step of a reducer of LangChain or LangMem has the name from `_own_name` and the settings of the reducer. Any
     other middleware or node need not be a reducer, so its step has the kind None. Unless such a step is already open,
-    it is recorded only if the messages change: a run without changes is not counted, and an error is not recorded.
-
-    Args:
-        instrumentation: The instrumentation that records the reduction.
-        owner: The middleware, LangMem's summarizing node, or the name of any other node.
-        before: The messages before the reduction.
-        model_node: The node that will call the model, if that is not the current node.
+    it is recorded only if the messages change: a run without changes is not counted, and an error is not recorded. The
+    owner is the middleware, LangMem's summarizing node, or the name of any other node. `model_node` is the node that
+    will call the model, if that is not the current node.
     """
     cls, run, own_name = type(owner), GRAPH_CONTEXT.run.get(), _own_name(owner)
     if own_name:
@@ -97,7 +93,6 @@ def is_observed(owner: Any) -> bool:
 
 
 def _settings(owner: Any) -> dict[str, Any]:
-    """Return the numeric settings of a reducer of LangChain or LangMem."""
     settings: dict[str, Any] = {}
     is_node = is_summarizing_node(owner)
     for holder in (owner, *getattr(owner, "edits", ())[:1]):  # `ContextEditingMiddleware` has its settings in `edits`

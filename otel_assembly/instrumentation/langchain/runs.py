@@ -9,19 +9,77 @@ messages are reduced in it, and otherwise none.
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 from contextvars import ContextVar
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.instrumentation.instrumented import argument
-from otel_assembly.instrumentation.langchain.prepared_calls import GraphContext, Where
-from otel_assembly.instrumentation.langchain.prepared_runs import PreparedRun
+from otel_assembly.instrumentation.instrumented import argument, context_value
+from otel_assembly.instrumentation.langchain.prepared_calls import GraphContext, PreparedCalls, Where
+from otel_assembly.instrumentation.lazy_runs import LazyRun
 from otel_assembly.instrumentation.runs import run_hook
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from otel_assembly.instrumentation.instrumented import Instrumentation
+
+
+class PreparedRun(LazyRun):
+    """One run of a graph or a chain, for `run_hook`.
+
+    Args:
+        graph_context: The framework's runs and positions; contains the current run.
+        scope: Distinguishes conversations with the same id; by default `name`.
+        step: The number of the outer run's step that contains this run.
+        is_named: Whether `name` is the agent's own name. If not, the nodes that call a model give the agent's name.
+        model_node: The node that calls the model, for graphs of LangChain's factories. If set, the run's span starts
+            with its first step.
+        at_once: Whether the run's span starts with its first step also if `model_node` is None.
+        is_batch: Whether the run has several inputs, which are independent of each other.
+        begins_outside: Whether its model calls may use messages that the program reduced before the run.
+
+    Attributes:
+        calls: The model calls that are being prepared in this run.
+    """
+
+    def __init__(
+        self,
+        graph_context: GraphContext,
+        instrumentation: Instrumentation,
+        name: str,
+        conversation_id: str | None = None,
+        *,
+        scope: str | None = None,
+        step: int = 0,
+        is_named: bool = True,
+        model_node: str | None = None,
+        at_once: bool = False,
+        is_batch: bool = False,
+        begins_outside: bool = False,
+    ) -> None:
+        outer_run = graph_context.run.get()
+        super().__init__(
+            instrumentation, name, conversation_id, parent=outer_run, at_once=at_once or model_node is not None
+        )
+        self.is_batch = is_batch
+        self.is_named = is_named or model_node is not None
+        self.scope = name if scope is None else scope
+        self.model_node = model_node
+        outside = graph_context.outside if begins_outside else None
+        self.calls = PreparedCalls(outer_run.calls if outer_run is not None else outside, step)
+        self._graph_context = graph_context
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        with context_value(self._graph_context.run, self), super().current():
+            yield
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End the run, and the prepared calls for which no model was called."""
+        self.calls.end()
+        super().end(error)
+
 
 #: The functions that call the model in the graphs of LangChain's factories.
 _MODEL_NODES: Final = frozenset({"create_agent.<locals>.model_node", "create_react_agent.<locals>.call_model"})
@@ -51,7 +109,6 @@ def _setting(config: Any, name: str) -> str | None:
 
 
 def thread_of(config: Any) -> str | None:
-    """Return the ``thread_id`` of a config; None if it has none."""
     return _setting(config, "thread_id")
 
 

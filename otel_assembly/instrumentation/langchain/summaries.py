@@ -31,7 +31,6 @@ class Summary:
 
     Args:
         reduction: The reduction, whose step is open.
-        messages: The messages that the summary replaces.
 
     Attributes:
         needed: The tokens that the summarizer's input needed, if it was truncated to nothing; None otherwise.
@@ -58,9 +57,7 @@ class Summary:
     def begin(self, model: str, read: Sequence[Any]) -> None:
         """Start the ``compact_block`` span of the summarizer's call, which is next.
 
-        Args:
-            model: The summarizer's name.
-            read: The messages that the summarizer reads; if there are none, it is not called.
+        If there are no messages to read, the summarizer is not called.
         """
         self._read, step, call = list(read), self._reduction.step, self._reduction.call
         assembly = call.assembly if call is not None else None
@@ -97,8 +94,7 @@ class Summary:
 def summary_hook(messages_of: Callable[..., Sequence[Any]]) -> Wrap:
     """Return the hook of a reducer's function, async or not, that returns the text of a summary.
 
-    Args:
-        messages_of: Returns the messages that the summary replaces, from the function's arguments.
+    `messages_of` returns the messages that the summary replaces, from the function's arguments.
     """
 
     def observe(_: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
@@ -114,8 +110,7 @@ def summary_hook(messages_of: Callable[..., Sequence[Any]]) -> Wrap:
 def summarizer_input_hook(model: Callable[..., str]) -> Wrap:
     """Return the hook of a reducer's function that returns the messages for the summarizer, before it is called.
 
-    Args:
-        model: Returns the summarizer's name, from the function's arguments.
+    `model` returns the summarizer's name, from the function's arguments.
     """
 
     def observe(_: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:

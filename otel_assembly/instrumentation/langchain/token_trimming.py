@@ -1,6 +1,8 @@
-"""Hook of functions that trim messages to a limit with a token counter that the caller passes, such as `trim_messages`.
+"""Hooks of `trim_messages`, which trims messages to a limit with a token counter that the caller passes.
 
-The hook wraps the counter and reads from its results which messages did not fit. It never calls the counter itself.
+The hook wraps the counter and reads from its results which messages did not fit. It never calls the counter itself. The
+function is instrumented in the two private functions that it calls, so that it does not matter how a program imported
+it.
 """
 
 from __future__ import annotations
@@ -8,10 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial, wraps
 from inspect import ismethod
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.hidden_frames import hide_frames
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
+from otel_assembly.instrumentation.ag2.conversation import model_of
+from otel_assembly.instrumentation.langchain.runs import GRAPH_CONTEXT
 from otel_assembly.instrumentation.reductions import Reduction, reducing
 from otel_assembly.observe.step_report import StepReport
 
@@ -55,9 +60,6 @@ class _Trim:
     """One call of a function that trims, with the results of the caller's counter.
 
     Args:
-        description: The description of the function.
-        messages: The messages before the trim.
-        settings: The keyword arguments of the call.
         last: Whether the function keeps the last messages, and not the first.
     """
 
@@ -90,7 +92,6 @@ class _Trim:
 
     @property
     def reason(self) -> DecisionReason:
-        """The reason for messages that did not fit."""
         return DecisionReason.OUTSIDE_WINDOW if self.counts_messages else DecisionReason.OVER_BUDGET
 
     def explain(self, result: Sequence[Any]) -> tuple[list[Verdict], int | None, OverflowCause]:
@@ -147,7 +148,6 @@ class _Trim:
         return reduction
 
     def record(self, reduction: Reduction, result: Sequence[Any]) -> None:
-        """Record the result, and an overflow if nothing fit."""
         limit, in_messages = self.limit, self.counts_messages
         flags = {name: self._settings[name] for name in self._description.flags if name in self._settings}
         config = {"max_messages" if in_messages else "max_tokens": limit, **flags}
@@ -161,13 +161,9 @@ class _Trim:
 
 
 def trims(description: CountedTrim, *, last: bool) -> Wrap:
-    """Return the hook of a function that trims.
+    """Return the hook of a function that trims, and that keeps the last messages or the first ones.
 
     If the function calls another instrumented one to do its work, only the outer call is recorded.
-
-    Args:
-        description: The description of the function.
-        last: Whether the function keeps the last messages, and not the first.
     """
 
     def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
@@ -202,6 +198,27 @@ def trims(description: CountedTrim, *, last: bool) -> Wrap:
         return trim
 
     return wrap
+
+
+def _model_of_counter(owner: Any) -> str | None:
+    return model_of(owner) if hasattr(owner, "get_num_tokens_from_messages") else None
+
+
+_TRIM: Final = CountedTrim(
+    "trim_messages",
+    limit="max_tokens",
+    counter="token_counter",
+    flags=("include_system", "allow_partial"),
+    cuts=("allow_partial", "partial_strategy"),
+    system="include_system",
+    role=attrgetter("type"),
+    find_call=GRAPH_CONTEXT.call_for_reducer,
+    model_of=_model_of_counter,
+)
+
+
+#: Hooks of ``_last_max_tokens``, and of ``_first_max_tokens``, which the former calls with the messages reversed.
+last_max_tokens, first_max_tokens = trims(_TRIM, last=True), trims(_TRIM, last=False)
 
 
 hide_frames(globals())

@@ -72,9 +72,6 @@ class Read:
 class ReadingRun(LazyRun):
     """One run of an agent or engine, in which stores may be read; for `run_hook`.
 
-    Args:
-        readings: The hooks that connect the run's reads with its model calls; `LazyRun` has the other arguments.
-
     Attributes:
         read: The last read of a store in this run.
     """
@@ -110,11 +107,9 @@ class Reading:
     """A read of a store while it runs, or a maintenance of the store's messages.
 
     Args:
-        reduction: The reduction that the store performs.
         snapshot: Copies a message, because the store may change the original.
 
     Attributes:
-        reduction: The reduction that the store performs.
         inner: Reads of other stores that this store has read from.
     """
 
@@ -140,13 +135,10 @@ class Reading:
         return stored and [message if _is_unchanged(message, copied) else copied for message, copied in stored]
 
     def input_of(self, after: Sequence[Any]) -> Sequence[Any] | None:
-        """Return the messages that the store derived its output from: an inner read, or the stored messages.
+        """Return the messages that the store derived its output (`after`) from: an inner read, or the stored messages.
 
         Of several inner reads, it is the one that has most messages of the output; of these, the shortest. Other inner
         reads are discarded.
-
-        Args:
-            after: The store's output.
         """
         keys = identity_keys(after)
         source = max(self.inner, key=lambda read: (len(identity_keys(read.out) & keys), -len(read.out)), default=None)
@@ -173,10 +165,8 @@ class Readings:
     """Hooks for the stores and model clients of one framework, which connect reads with model calls.
 
     Args:
-        framework: The framework's name.
         prompt_of: Returns the text of a system prompt; None for any other message. System prompts at the start of a
             request are prompts, unless a store returned them; then they are items.
-        snapshot: Copies a message.
         system_messages: Returns those of a list of messages that can be system prompts. It runs over all messages of
             each model call, so it should call no Python function per message.
 
@@ -250,8 +240,8 @@ class Readings:
                 observed.
             invoking_agent_of: Returns the invoking agent for a store's conversation.
             stored: Returns the stored messages if `contents_hook` has not observed them; None if they are unknown.
-            replaces_stored: Returns whether the store replaces its stored messages with those that it returns. Then
-                the change affects all later reads, not only this one.
+            replaces_stored: Returns whether the store replaces its stored messages with those that it returns. Then the
+                change affects all later reads, not only this one.
         """
 
         def observe(instrumentation: Instrumentation, store: Any, /, *_: Any, **__: Any) -> Observation:

@@ -116,7 +116,6 @@ register_results(
 
 
 def system_messages(messages: Sequence[Any]) -> list[Any]:
-    """Return the messages that have the role of a system prompt."""
     return [message for message in messages if getattr(message, "role", None) in _SYSTEM_ROLES]
 
 

@@ -111,7 +111,6 @@ class MemoryConversation(PluginConversation):
 
 
 def _forward(method: str) -> Any:
-    """Return a method that calls the wrapped model's method unchanged."""
     return lambda self, *args, **kwargs: getattr(self.inner, method)(*args, **kwargs)
 
 

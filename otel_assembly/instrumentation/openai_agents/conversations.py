@@ -54,7 +54,6 @@ class ItemConversation(PluginConversation):
         return length, bool(answers) and list(items[length : length + len(answers)]) == answers
 
     def raise_if_halted(self) -> None:
-        """Raise a `HaltedError` if the conversation is halted."""
         halt = self.context.guard.halt
         if halt is not None:
             raise _HaltedToolError(halt.reason, halt.source)

@@ -36,9 +36,7 @@ read_as(BaseModel, lambda item: item.to_dict(mode="json"))
 def items_of(model_input: Any, run_items: Iterable[Any] = ()) -> list[Any]:
     """Return the items that a model receives: those of the input, then those that the run has produced.
 
-    Args:
-        model_input: The text or the items of a run's input.
-        run_items: The SDK's `RunItem` objects. Approval requests are left out, because no model receives them.
+    The input is a text or items. Approval requests of the run are left out, because no model receives them.
     """
     items = [{"role": "user", "content": model_input}] if isinstance(model_input, str) else model_input
     return [*items, *(item.to_input_item() for item in run_items if item.type != "tool_approval_item")]

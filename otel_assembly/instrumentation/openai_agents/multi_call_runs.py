@@ -28,9 +28,6 @@ class MultiCallRun(LazyRun):
     call of the run.
 
     Args:
-        instrumentation: Records the run.
-        name: The agent's name.
-        conversation_id: The conversation's id in the framework, if it has one.
         variable: The context variable that has this run while it runs; before, the enclosing run or None.
 
     Attributes:
@@ -54,7 +51,6 @@ class MultiCallRun(LazyRun):
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make the run current in this block."""
         with context_value(self._variable, self), context_value(CALL, None), super().current():
             yield
 
@@ -77,7 +73,6 @@ class MultiCallRun(LazyRun):
         return call
 
     def end_call(self) -> None:
-        """End the call that was prepared, if it was not made."""
         if self.call is not None:
             self.call.end()
 
@@ -97,6 +92,5 @@ class _OneTurn(ContextBoundRun):
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make the run's span current in this block."""
         with self._of.with_span():
             yield

@@ -92,7 +92,6 @@ def resume_call(_: Instrumentation, *__: Any, **kwargs: Any) -> ModelCall | None
 
 
 def _client_request(model: Any, *args: Any, **kwargs: Any) -> ClientRequest:
-    """Return the request that a model receives, from the arguments of ``get_response`` or ``stream_response``."""
     tools = [*argument(args, kwargs, 3, "tools", ()), *argument(args, kwargs, 5, "handoffs", ())]
     prompts = as_prompts(argument(args, kwargs, 0, "system_instructions"))
     return ClientRequest(items_of(argument(args, kwargs, 1, "input")), prompts, SCHEMAS.of(tools), model_in(model))

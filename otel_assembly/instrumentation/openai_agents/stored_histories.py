@@ -50,14 +50,9 @@ class StoredHistories:
     def record_read(self, name: str, items: Sequence[Any], invoking_agent: InvokingAgent, limit: int | None) -> None:
         """Record that items were read from a history, and compare them with the remembered items.
 
-        If the reducer of `record_change` has changed the history, or the limit excluded older items, that is a step
-        of the next model call.
-
-        Args:
-            name: The history's name.
-            items: The items that were read.
-            invoking_agent: The invoking agent of the next model call.
-            limit: The maximum number of newest items that were requested; None for all.
+        If the reducer of `record_change` has changed the history, or the limit excluded older items, that is a step of
+        the next model call of the invoking agent. The limit is the number of newest items that were requested; None for
+        all.
         """
         history = self._histories.of(name, _StoredHistory)
         known_items, change, history.change = history.items, history.change, None

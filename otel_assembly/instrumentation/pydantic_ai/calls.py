@@ -6,13 +6,11 @@ recorded when ``Model.request`` or ``Model.request_stream`` receives the final m
 
 from __future__ import annotations
 
-from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_ai._run_context import get_current_run_context
 from pydantic_ai.exceptions import ModelRetry, SkipModelRequest
 
-from otel_assembly._internal.hidden_frames import hide_frames
 from otel_assembly.instrumentation.clients import client, summariser_call
 from otel_assembly.instrumentation.conversation import InvokingAgent
 from otel_assembly.instrumentation.instrumented import argument
@@ -22,14 +20,12 @@ from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
 from otel_assembly.instrumentation.pydantic_ai.messages import instructions_of, schemas_of, split_prompts
 from otel_assembly.instrumentation.reducers import limit_of
 from otel_assembly.instrumentation.run_calls import SequentialCalls
-from otel_assembly.instrumentation.runs import run_hook
+from otel_assembly.instrumentation.runs import run_argument_hook, run_hook
 from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from otel_assembly._internal.tracked_runs import TrackedRun
-    from otel_assembly.instrumentation.hooks import Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.run_calls import Preparing
 
@@ -120,26 +116,6 @@ def _has_provider_history(messages: Sequence[Any], settings: Any) -> bool:
     return False
 
 
-def run_argument_hook(run_of: Callable[..., TrackedRun | None], name: str) -> Wrap:
-    """Return the hook of a coroutine function that receives the function to run as the keyword argument `name`.
-
-    Only that argument is tracked. So what the hooked function opens before it calls the argument, such as the
-    framework's own span, is current when the run begins.
-    """
-
-    def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-        @wraps(original)
-        async def called(*args: Any, **kwargs: Any) -> Any:
-            if not instrumentation.is_enabled():
-                return await original(*args, **kwargs)
-            inside = run_hook(lambda _, *__, **___: run_of(instrumentation, *args, **kwargs))
-            return await original(*args, **{**kwargs, name: inside(kwargs[name], instrumentation)})
-
-        return called
-
-    return wrap
-
-
 #: Hook of ``CombinedCapability.wrap_run``. The run begins in its argument ``handler``, because Pydantic AI's own span
 #: is current only there.
 run: Final = run_argument_hook(
@@ -154,6 +130,3 @@ model_request: Final = client(_client_request, lambda answer: answer.text or "",
 compaction_request: Final = summariser_call(
     lambda model, request, *_, **__: _client_request(model, request.messages, None, request.model_request_parameters)
 )
-
-
-hide_frames(globals())

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from itertools import takewhile
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_ai.messages import InstructionPart, ModelRequest, ModelResponse, UserPromptPart
 from pydantic_ai.profiles import DEFAULT_PROMPTED_OUTPUT_TEMPLATE
 
-from otel_assembly.instrumentation.conversation import IdentityWeakMap
-from otel_assembly.instrumentation.message_alignment import same_objects
 from otel_assembly.instrumentation.prompts import as_prompts
+from otel_assembly.instrumentation.pydantic_ai.prompts import PromptsInFront
 from otel_assembly.messages import function_schema, register_results, register_summaries
 from otel_assembly.messages.content_snapshot import read_from
 from otel_assembly.messages.event_facts import EventKind
-from otel_assembly.messages.replacements import OUR_SUMMARY, edited
+from otel_assembly.messages.replacements import OUR_SUMMARY
 from otel_assembly.messages.rows import (
     answers,
     asks,
@@ -34,54 +32,12 @@ from otel_assembly.messages.rows import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from otel_assembly.messages.rows import Row
 
 read_from(ModelRequest, "parts", "metadata")
 read_from(ModelResponse, "parts", "usage")
-
-
-class PromptsInFront:
-    """Separates system prompts that are leading parts of messages.
-
-    Args:
-        message_type: The type of the messages that can begin with such parts.
-        attribute: The attribute with a message's parts.
-        prompt: Returns the text of a part that is a system prompt; None for any other part.
-    """
-
-    def __init__(self, message_type: type, attribute: str, prompt: Callable[[Any], str | None]) -> None:
-        self._message_type = message_type
-        self._attribute = attribute
-        self._prompt = prompt
-        #: The copy of a message without its leading prompts, and the other parts from which the copy was made.
-        self._copies: IdentityWeakMap[tuple[Any, list[Any]]] = IdentityWeakMap()
-
-    def split(self, messages: Sequence[Any]) -> tuple[list[str], list[Any]]:
-        """Return the leading system prompts, and the messages after them.
-
-        If a message has both prompts and other parts, a copy with the other parts replaces it. The copy is the same
-        object each time, until the message's parts change.
-        """
-        prompts: list[str] = []
-        for position, message in enumerate(messages):
-            has_parts = isinstance(message, self._message_type)
-            parts: Sequence[Any] = getattr(message, self._attribute) if has_parts else ()
-            texts = list(takewhile(lambda text: text is not None, map(self._prompt, parts)))
-            prompts += map(str, texts)
-            if not has_parts or len(texts) < len(parts):
-                first = self._copy(message, parts[len(texts) :]) if texts else message
-                return prompts, [first, *messages[position + 1 :]]
-        return prompts, []
-
-    def _copy(self, message: Any, parts: Sequence[Any]) -> Any:
-        """Return a copy of a message with these parts: the same object, if the parts are the same objects as before."""
-        known, rest = self._copies.get(message), list(parts)
-        if known is not None and same_objects(known[1], rest):
-            return known[0]
-        copy = edited(message, **{self._attribute: list(rest)})  # a list of its own, which may be changed
-        return self._copies.put(message, (copy, rest))[0]
 
 
 #: Splits a history into the texts of the system prompts at its start, and the remaining messages. A request that starts
@@ -207,12 +163,10 @@ register_results(ModelRequest, "parts", result_text("part_kind", "tool-return", 
 
 
 def with_system_prompts(messages: Sequence[Any], history: Sequence[Any], events: list[Any]) -> list[Any]:
-    """Return the output of a policy chain with the system prompts of the request, which `split_prompts` removed.
+    """Return the output of a policy chain with the system prompts at the start of a request's messages.
 
-    Args:
-        messages: The request's messages, which begin with system prompts.
-        history: These messages without the system prompts at their start.
-        events: The chain's output, which replaces the history.
+    `split_prompts` removed them from the messages, which resulted in `history`; `events` are the chain's output, which
+    replaces the history.
     """
     first = len(messages) - len(history)  # the first message that contains more than system prompts
     if history and events and events[0] is history[0]:  # a copy of that message without its prompts: send the original

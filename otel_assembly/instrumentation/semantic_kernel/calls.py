@@ -151,11 +151,7 @@ def defer_edits(history: Any, *, recorded: bool = False) -> Sequence[Any]:
 
     Filters, tools and programs remove messages from a history where no hook runs. So this function, which runs before
     each model call and around each reducer, compares the messages with those at its previous call. If some were
-    removed, the next model call has a step `edited_history`.
-
-    Args:
-        history: The history.
-        recorded: Whether the removal is already recorded as a step; it is then not deferred.
+    removed, the next model call has a step `edited_history`, unless the removal is already `recorded`.
     """
     messages = split_prompts(history.messages)[1]
     last_messages = _LAST_MESSAGES.get(history) or ()
@@ -217,7 +213,6 @@ def model_of(model: Any, settings: Any) -> str:
 
 
 def schemas_of(settings: Any) -> Sequence[Mapping[str, Any]]:
-    """Return the schemas of a request's tools, in the provider's form."""
     return [tool for tool in getattr(settings, "tools", None) or () if isinstance(tool, dict)]
 
 
@@ -275,10 +270,7 @@ def _service_hooks(
 ) -> list[Any]:
     """Return the hooks of one kind of service: of the method with a complete response, and of the streaming one.
 
-    Args:
-        kind: The kind of service in the names of its methods.
-        read: Returns the client request from the method's arguments; None if the call is not to be recorded.
-        prepared: Returns the run around the method, as for `client`; None without one.
+    The kind is in the names of the methods. `read` and `prepared` are those of `client`.
     """
     inner_methods = [method.format(kind) for method in _INNER]
     public_methods = [method.removeprefix("_inner_") for method in inner_methods]

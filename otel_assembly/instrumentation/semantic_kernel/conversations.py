@@ -47,7 +47,6 @@ class AgentsConversation:
         return self._members[agent_name]
 
     def check(self) -> None:
-        """Raise a `HaltedError` if the conversation is halted."""
         for member in self._members.values():
             member.context.guard.check()
 

@@ -32,7 +32,6 @@ _SUMMARY_KEYS: Final = frozenset({"__summary__", OUR_SUMMARY})
 
 
 def is_summary(message: ChatMessageContent) -> bool:
-    """Return whether a message is a summary of others that a reducer removed."""
     return bool(_compared_values([message])[0][1])
 
 
@@ -47,18 +46,14 @@ def is_prompt(message: Any) -> bool:
 
 
 def split_prompts(messages: Sequence[Any]) -> tuple[list[str], Sequence[Any]]:
-    """Return the texts of the leading system prompts, and the messages after them."""
     prompts, rest = in_front(messages, is_prompt)
     return ["\n".join(item.text for item in prompt.items) for prompt in prompts], rest
 
 
 def with_output(messages: Sequence[Any], prompts: list[str], events: list[Any]) -> list[Any] | None:
-    """Return the messages of a history after an assembly; None if the assembly changed nothing.
+    """Return the messages of a history after an assembly with these prompts and events; None if nothing changed.
 
-    Args:
-        messages: The messages of the history.
-        prompts: The prompts of the assembly. An unchanged prompt keeps its message.
-        events: The messages of the assembly.
+    An unchanged prompt keeps its message.
     """
     (old_prompts, rest), prompt_messages = split_prompts(messages), in_front(messages, is_prompt)[0]
     if prompts == old_prompts and same_objects(events, rest):

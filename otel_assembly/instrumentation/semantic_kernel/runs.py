@@ -77,7 +77,6 @@ class _OrchestrationRun(ContextBoundRun):
 
 @run_hook
 def orchestration_run(instrumentation: Instrumentation, orchestration: Any, /, *_: Any, **__: Any) -> ContextBoundRun:
-    """The hook of `OrchestrationBase.invoke`."""
     return _OrchestrationRun(instrumentation, _RANDOM_SUFFIX.sub("", orchestration.name), {})
 
 

@@ -60,13 +60,7 @@ def invoking_agent_of(agent: Any) -> InvokingAgent:
 
 
 def _begin_run(instrumentation: Instrumentation, runner: Any, variables: Mapping[ContextVar[Any], Any]) -> TrackedRun:
-    """Begin a run of an agent, a graph or a swarm; open a span if no tracer provider records Strands' own spans.
-
-    Args:
-        instrumentation: The instrumentation that the run is reported to.
-        runner: The agent, graph or swarm.
-        variables: The context variables to set in the run.
-    """
+    """Begin a run of an agent, a graph or a swarm; open a span if no tracer provider records Strands' own spans."""
     unrecorded = isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
     invoking_agent = invoking_agent_of(runner)
     name = invoking_agent.agent_name if unrecorded else None
@@ -186,7 +180,6 @@ def _stage_request(context: Any) -> ClientRequest:
 def _stream_request(
     model: Any, messages: Any, tool_specs: Any = None, system_prompt: Any = None, *_: Any, **options: Any
 ) -> ClientRequest:
-    """Return the client request of `Model.stream`, from its arguments."""
     prompts = prompts_of(system_prompt, options.get("system_prompt_content"))
     window = limit_of(_config(model), "context_window_limit")
     return ClientRequest(messages, prompts, schemas_of(tool_specs), model_of(model), window)

@@ -41,9 +41,7 @@ def known_copies(agent: Any) -> Mapping[int, Any]:
 def model_messages(messages: Iterable[Any], known: Mapping[int, Any] = {}) -> list[Any]:  # never written to
     """Return copies of messages as a model receives them.
 
-    Args:
-        messages: The messages.
-        known: Earlier copies, by the `id` of their message; they are returned again if they are still equal to it.
+    `known` has earlier copies, by the `id` of their message; they are returned again if they are still equal to it.
     """
     messages = list(messages)
     try:  # in C: most messages have both keys, and have not changed
@@ -59,9 +57,7 @@ def model_messages(messages: Iterable[Any], known: Mapping[int, Any] = {}) -> li
 def prompts_of(system: Any, content: Sequence[Any] | None = None) -> list[str]:
     """Return the system prompts: the texts of the content blocks if there are any, else the text of the prompt.
 
-    Args:
-        system: The system prompt: a text, or a list of content blocks.
-        content: The content blocks, if they are separate from the text.
+    The content blocks are the system prompt itself, or separate from its text.
     """
     blocks = system if isinstance(system, list) else content
     texts = [block.get("text") for block in blocks] if isinstance(blocks, list) else [system]
@@ -69,14 +65,9 @@ def prompts_of(system: Any, content: Sequence[Any] | None = None) -> list[str]:
 
 
 def with_prompts(system_prompt: Any, prompts: list[str], new_prompts: list[str]) -> Any:
-    """Return the system prompt to send.
+    """Return the system prompt to send, whose texts were `prompts` before the policies and are `new_prompts` now.
 
     If policies only added prompts, these follow the content blocks of the original, which can include cache points.
-
-    Args:
-        system_prompt: The original system prompt: a text or content blocks.
-        prompts: The texts of the original.
-        new_prompts: The texts after the policies.
     """
     if new_prompts == prompts:
         return system_prompt
@@ -87,7 +78,6 @@ def with_prompts(system_prompt: Any, prompts: list[str], new_prompts: list[str])
 
 
 def schemas_of(specs: Any) -> tuple[Mapping[str, Any], ...]:
-    """Return the schemas of tools from their `ToolSpec` dicts."""
     return tuple(map(_schema, specs or ()))
 
 

@@ -116,7 +116,6 @@ class AssemblyConversationManager(Plugin[PluginConversation], ConversationManage
         return replace(request, messages=messages, system_prompt=system_prompt)
 
     def _cancel_tool(self, event: Any) -> None:
-        """Cancel a tool call if the conversation is halted."""
         refusal = self._conversation_of(event.agent).refusal
         if refusal is not None:
             event.cancel_tool = refusal
