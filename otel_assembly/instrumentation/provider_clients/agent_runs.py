@@ -28,14 +28,10 @@ class AgentRun(ConversationRun):
     """A run of an agent.
 
     Args:
-        instrumentation: The instrumentation of the framework.
-        runner: The object that runs: the agent, or a group of agents.
-        agent: The agent's name.
         conversation_id: Returns the conversation's id in the framework, which may get it when the run has begun; None
             if it has none.
 
     Attributes:
-        instrumentation: The instrumentation of the framework.
         runner: The object that runs.
         invoking_agent: The agent for which the framework's reducers run; the next model call in the run records them.
         history: The same agent, for reducers of the history with which the run starts; each call in the run records
@@ -61,15 +57,9 @@ class AgentRun(ConversationRun):
             yield
 
     def take_reductions(self, messages: Sequence[Any]) -> tuple[list[Any], list[StepReport]]:
-        """Take the reports of the run's reducers, and return the messages before them and the reports.
+        """Take the reports of the run's reducers, and return the messages of a call before them, and the reports.
 
         Only this call takes reports on a reduction between calls. Each call of the run takes those of the history.
-
-        Args:
-            messages: The messages of the call's request.
-
-        Returns:
-            The result of `DeferredReductions.undo`.
         """
         of_history = DEFERRED_REDUCTIONS.take(self.history)
         of_call = DEFERRED_REDUCTIONS.take(self.invoking_agent)

@@ -11,28 +11,6 @@ from otel_assembly.instrumentation.provider_clients.requests import ProviderAnsw
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = [
-    "AnswerCollector",
-    "ChatCollector",
-    "CohereCollector",
-    "ConverseCollector",
-    "GenerateContentCollector",
-    "InvokeModelCollector",
-    "MessagesCollector",
-    "MistralCollector",
-    "OllamaCollector",
-    "ResponsesCollector",
-    "answer_text",
-    "read_chat_answer",
-    "read_cohere_answer",
-    "read_converse_answer",
-    "read_generate_content_answer",
-    "read_invoke_model_answer",
-    "read_messages_answer",
-    "read_ollama_answer",
-    "read_responses_answer",
-]
-
 #: The fields with the input tokens, which a provider's `usage` counts separately.
 _CHAT_TOKENS: Final = ("prompt_tokens",)
 _RESPONSES_TOKENS: Final = ("input_tokens",)
@@ -322,7 +300,6 @@ class ChatCollector:
         self._input_tokens: int | None = None
 
     def add(self, chunk: Any) -> None:
-        """Add one chunk."""
         self._id = self._id or _str(chunk, "id")
         usage = _get(chunk, "usage")
         if usage is not None:
@@ -340,7 +317,6 @@ class ChatCollector:
                 _merge(self._choices.setdefault(index if isinstance(index, int) else 0, {}), delta)
 
     def answer(self) -> ProviderAnswer | None:
-        """Return the answer so far."""
         if not any(self._choices.values()):
             return None
         choices = [[self._message(self._choices[index])] for index in sorted(self._choices)]
@@ -360,7 +336,6 @@ class MistralCollector(ChatCollector):
     """Collects a stream of Mistral's `chat`: the chunks of OpenAI's API, each in an event."""
 
     def add(self, chunk: Any) -> None:
-        """Add one event."""
         super().add(_get(chunk, "data"))
 
 
@@ -373,7 +348,6 @@ class CohereCollector:
         self._input_tokens: int | None = None
 
     def add(self, chunk: Any) -> None:
-        """Add one event."""
         event = plain(chunk)
         self._id = self._id or _str(event, "id")
         delta = _get(event, "delta")
@@ -387,7 +361,6 @@ class CohereCollector:
                 _merge(self._message, {key: value})
 
     def answer(self) -> ProviderAnswer | None:
-        """Return the answer so far."""
         if not self._message:
             return None
         return ProviderAnswer([_joined(self._message)], self._id, input_tokens=self._input_tokens)
@@ -401,7 +374,6 @@ class OllamaCollector:
         self._input_tokens: int | None = None
 
     def add(self, chunk: Any) -> None:
-        """Add one chunk."""
         self._input_tokens = _tokens(chunk, _OLLAMA_TOKENS) or self._input_tokens
         for key, value in (_ollama_message(chunk) or {}).items():
             if isinstance(value, list):
@@ -410,7 +382,6 @@ class OllamaCollector:
                 _merge(self._message, {key: value})
 
     def answer(self) -> ProviderAnswer | None:
-        """Return the answer so far."""
         return ProviderAnswer([_joined(self._message)], input_tokens=self._input_tokens) if self._message else None
 
 
@@ -426,7 +397,6 @@ class ResponsesCollector:
         self._texts: dict[tuple[int, str, int], list[str]] = {}
 
     def add(self, chunk: Any) -> None:
-        """Add one event."""
         kind = _get(chunk, "type")
         kind = getattr(kind, "value", kind)  # litellm's types are those of an enumeration
         if not isinstance(kind, str):
@@ -449,7 +419,6 @@ class ResponsesCollector:
             self._id = _str(_get(chunk, "response"), "id")
 
     def answer(self) -> ProviderAnswer | None:
-        """Return the answer so far."""
         if self._whole is not None and (self._whole.messages or not self._items):  # some servers end with no output
             return self._whole
         if self._id is None and not self._items:
@@ -481,7 +450,6 @@ class MessagesCollector:
         self._texts: dict[tuple[int, str], list[str]] = {}
 
     def add(self, chunk: Any) -> None:
-        """Add one event."""
         kind, index = _get(chunk, "type"), _get(chunk, "index")
         if kind == "message_start":
             message = _get(chunk, "message")
@@ -518,7 +486,6 @@ class MessagesCollector:
             block |= {key: value for key, value in delta.items() if key != "type"}
 
     def answer(self) -> ProviderAnswer | None:
-        """Return the answer so far."""
         if self._id is None and not self._blocks:
             return None
         blocks = {index: dict(block) for index, block in self._blocks.items()}
@@ -585,7 +552,6 @@ class GenerateContentCollector:
                     parts.append(part)
 
     def answer(self) -> ProviderAnswer | None:
-        """Return the answer so far."""
         choices = [[self._contents[index]] for index in sorted(self._contents)]
         if not choices:
             return None
@@ -606,7 +572,6 @@ class ConverseCollector:
         self._input_tokens: int | None = None
 
     def add(self, chunk: Any) -> None:
-        """Add one event."""
         if not isinstance(chunk, dict):
             return
         usage = _get(chunk.get("metadata"), "usage")
@@ -632,7 +597,6 @@ class ConverseCollector:
         _merge(block, delta)
 
     def answer(self) -> ProviderAnswer | None:
-        """Return the answer so far."""
         content = [_joined(self._blocks[index]) for index in sorted(self._blocks)]
         for block in content:
             tool = block.get("toolUse")
@@ -677,7 +641,6 @@ class InvokeModelCollector:
         return ConverseCollector() if is_nova else ChatCollector()
 
     def answer(self) -> ProviderAnswer | None:
-        """Return the answer so far."""
         if self._collector is None:
             return read_invoke_model_answer(b"".join(self._bytes))
         answer = self._collector.answer()

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.provider_clients.answers import AnswerCollector
     from otel_assembly.instrumentation.provider_clients.requests import ProviderAnswer, ProviderRequest
 
-__all__ = ["ProviderAPI", "api_of_operation", "api_of_path"]
-
 
 class ProviderAPI(NamedTuple):
     """One API of a provider that makes model calls.
@@ -105,10 +103,7 @@ _OTHER_MODELS: Final = ("embed", "rerank", "image", "stability.", "canvas", "ree
 def api_of_path(library: str, method: object, path: object) -> ProviderAPI | None:
     """Return the API of an HTTP request; None if the request makes no model call.
 
-    Args:
-        library: The package of the client: ``openai``, ``anthropic``, ``google_genai``, ``groq`` or ``ollama``.
-        method: The HTTP method.
-        path: The path or URL of the request; it may contain a query.
+    The library is the package of the client, such as ``openai``. The path may be a URL, and may contain a query.
     """
     if not isinstance(path, str) or not isinstance(method, str) or method.lower() != "post":
         return None
@@ -119,9 +114,7 @@ def api_of_path(library: str, method: object, path: object) -> ProviderAPI | Non
 def api_of_operation(operation: object, params: Any = None) -> ProviderAPI | None:
     """Return the API of an operation of botocore, or of a client's function; None if it makes no model call.
 
-    Args:
-        operation: The operation's or function's name.
-        params: The operation's parameters; None if unknown.
+    The parameters are those of the operation, if they are known.
     """
     api = _OPERATIONS.get(operation) if isinstance(operation, str) else None
     model = params.get("modelId") if isinstance(params, dict) else None

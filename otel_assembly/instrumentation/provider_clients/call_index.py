@@ -94,7 +94,6 @@ class CallIndex:
                 self.constant_properties.remove(name)
 
     def remove(self, call: RecordedCall) -> None:
-        """Remove a call from all keys."""
         for key in call.index_keys:
             bucket = self._calls.get(key, [])
             if call in bucket:

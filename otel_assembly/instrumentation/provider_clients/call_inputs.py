@@ -20,17 +20,12 @@ SIZE_OF_MESSAGE: Final = 400
 
 
 def input_of(match: ParentMatch, request: ProviderRequest) -> tuple[list[Any], bool]:
-    """Return the input of a call: the messages that its parent sent, followed by what is new.
+    """Return the input of a call, and True if the request differs from it.
 
-    Messages that the request lacks are the parent's objects, all others the request's. A message that the program put
-    in front of the parent's answer, such as a summary, is not part of the input: the program injected it.
-
-    Args:
-        match: The result of `ParentCalls.find`.
-        request: The request, with the messages of the `RecordedCall` for it.
-
-    Returns:
-        The input, and True if the request differs from it.
+    The input is the messages that its parent sent, followed by what is new. Messages that the request lacks are the
+    parent's objects, all others the request's. A message that the program put in front of the parent's answer, such as
+    a summary, is not part of the input: the program injected it. The request has the messages of the `RecordedCall` for
+    it.
     """
     parent, messages = match.parent, request.messages
     if parent is None:

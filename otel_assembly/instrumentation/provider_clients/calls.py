@@ -68,9 +68,6 @@ class ProviderCall(ClientCall):
     """One request of a provider's client, whose body is the final prompt of a model call.
 
     Args:
-        instrumentation: The instrumentation of the client's library.
-        api: The API that the request is for.
-        request: The request.
         client: The client object; None if the client has none.
     """
 
@@ -212,12 +209,10 @@ class ProviderCall(ClientCall):
         call.replay_deferred(report)
 
     def on_chunk(self, chunk: Any) -> None:
-        """Collect one chunk of a streamed answer."""
         with self._instrumentation.suppress_errors():
             self._answer_collector.add(chunk)
 
     def on_result(self, answer: Any) -> None:
-        """Remember an answer that the client returned as a whole."""
         super().on_result(answer)
         if self._recorded_call is not None:
             with self._instrumentation.suppress_errors():

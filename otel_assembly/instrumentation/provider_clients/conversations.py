@@ -19,7 +19,7 @@ from otel_assembly._internal.current_recorder import DEFAULT
 from otel_assembly._internal.hidden_frames import hide_frames
 from otel_assembly._internal.tracked_runs import TrackedRun
 from otel_assembly.instrumentation import PROVIDER_CLIENTS
-from otel_assembly.instrumentation.instrumented import OPEN_INSTRUMENTATIONS, context_value
+from otel_assembly.instrumentation.instrumented import OPEN_INSTRUMENTATIONS, context_value, on_exit
 from otel_assembly.instrumentation.runs import track_stream
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.model_span_links import enclosing_spans
@@ -48,8 +48,6 @@ class NamedConversation(NamedTuple):
     """The names of a model call's conversation and agent; None if unknown.
 
     Attributes:
-        id: The conversation's id.
-        agent: The agent's name.
         find_id: Finds an id that is known only after the run has begun.
     """
 
@@ -137,7 +135,6 @@ class ConversationRun(TrackedRun):
     """A block of `conversation`: its names, and its ``invoke_agent`` span if telemetry is recorded.
 
     Args:
-        given: The names.
         instrumentation: The instrumentation of the framework that has begun the run; None for a block of the program.
     """
 
@@ -161,14 +158,8 @@ class ConversationRun(TrackedRun):
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """Run the whole conversation in this block, and end it."""
-        try:
-            with self.current():
-                yield
-        except BaseException as error:
-            self.end(error)
-            raise
-        self.end()
+        with on_exit(self.end), self.current():
+            yield
 
     def end(self, error: BaseException | None = None) -> None:
         if self._run is not None:

@@ -70,12 +70,7 @@ def provider_call(
 ) -> ProviderCall | None:
     """Return the call of a request; None if the request calls no model, is in an unknown form or from a bounded client.
 
-    Args:
-        instrumentation: The instrumentation of the client's library.
-        api: The API of the request.
-        data: The body of the request.
-        path: The path or URL of the request, or the name of the operation.
-        client: The client object; None if there is none.
+    `data` is the body of the request. The path is a URL, or the name of the operation.
     """
     if api is None or IS_BOUNDED.get():
         return None

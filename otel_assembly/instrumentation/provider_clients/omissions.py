@@ -16,12 +16,9 @@ def omission_verdicts(before: Sequence[Any], after: Sequence[Any], summaries: Co
     """Return the verdicts on the messages that a program replaced; what is omitted without a replacement has none.
 
     A new message stands for the omitted messages between the same two neighbors: for one of them if it is an edit of it
-    (the result of the same tool call, or the message at the same place), for all of them if it is a summary.
-
-    Args:
-        before: The messages that the program had.
-        after: The messages that it sent; those that it kept are the identical objects.
-        summaries: The `id` of each new message that quotes an earlier answer.
+    (the result of the same tool call, or the message at the same place), for all of them if it is a summary. Messages
+    that the program kept are the identical objects. `summaries` has the `id` of each new message that quotes an earlier
+    answer.
     """
     position_of = {id(message): position for position, message in enumerate(before)}
     sent = set(map(id, after))

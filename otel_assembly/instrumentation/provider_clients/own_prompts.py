@@ -54,7 +54,6 @@ class OwnPrompts:
         self._unsent: deque[OwnPrompt] = deque(maxlen=_PROMPTS)
 
     def add(self, assembly: Assembly) -> None:
-        """Remember the prompt of an assembly until a request claims it."""
         self._unsent.append(_prompt_of(assembly))
 
     def claim(self, request: ProviderRequest) -> OwnPrompt | None:

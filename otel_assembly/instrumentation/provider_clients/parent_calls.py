@@ -72,7 +72,6 @@ class ParentCalls:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all calls."""
         self._calls: OrderedDict[int, RecordedCall] = OrderedDict()
         self._index = CallIndex()
         self._size = 0
@@ -90,21 +89,19 @@ class ParentCalls:
     def find(self, request: ProviderRequest, position: CallPosition) -> ParentMatch:
         """Return the earlier call that a request continues.
 
-        Args:
-            request: The request, which is not recorded yet.
-            position: Where the request is made. If the program named the conversation, only its calls are searched.
+        If the program named the conversation, only its calls are searched.
         """
         with self._lock:
             return find_parent(self._index, request, position)
 
     def record(self, request: ProviderRequest, position: CallPosition) -> tuple[ParentMatch, RecordedCall]:
-        """Find the parent of a request, and record the call. The arguments are those of `find`."""
+        """Find the parent of a request, and record the call."""
         with self._lock:
             match = self.find(request, position)
             return match, self.add(request, match, position)
 
     def add(self, request: ProviderRequest, match: ParentMatch, position: CallPosition) -> RecordedCall:
-        """Record a call, and return the record. The arguments are those of `find`, and its result."""
+        """Record a call, and return the record."""
         with self._lock:
             parent = match.parent
             call = RecordedCall(request, CallThread() if parent is None else parent.thread, position)
@@ -154,16 +151,14 @@ class ParentCalls:
             self._forget_calls()
 
     def record_failure(self, call: RecordedCall) -> None:
-        """Record that a call has no answer."""
         with self._lock:
             call.has_failed = True
 
     def quoted_calls(self, messages: Sequence[Any], *, besides: RecordedCall | None) -> list[RecordedCall]:
         """Return the earlier calls whose answer is contained in one of these messages: the messages are summaries.
 
-        Args:
-            messages: New messages of a request. The assistant's own messages are ignored: they are edited answers.
-            besides: A call that is not considered, usually the call with this request.
+        The assistant's own messages are ignored: they are edited answers. The call `besides` is not considered; usually
+        it is the call with this request.
         """
         texts = []
         for message in messages:

@@ -58,16 +58,9 @@ def find_parent(index: CallIndex, request: ProviderRequest, position: CallPositi
     """Return the earlier call that a request continues: its parent.
 
     The kinds of evidence are tried from the strongest to the weakest one. The first kind that applies decides, even if
-    its result is that the parent is unknown.
-
-    Args:
-        index: The earlier calls.
-        request: The request.
-        position: Where the request is made. If it has a conversation, only calls with this conversation are searched,
-            except by the ids of the provider.
-
-    Returns:
-        The parent and the evidence. Without any evidence, the match has no parent: the request starts a conversation.
+    its result is that the parent is unknown. If the position has a conversation, only calls with this conversation are
+    searched, except by the ids of the provider. Without any evidence, the match has no parent: the request starts a
+    conversation.
     """
     search = _Search(index, request, position)
     return next((match for find_by in _EVIDENCE if (match := find_by(search)) is not None), ParentMatch())
@@ -77,7 +70,6 @@ class _Candidate(NamedTuple):
     """An earlier call that a request may continue.
 
     Attributes:
-        call: The call.
         answer_index: The index of its answer in the request's messages.
         kept: The number of its messages, from the first one, of which the last is in front of the answer. It is less
             than all if the program removed the last messages again; 0 if none of them is in front of the answer.
@@ -124,7 +116,6 @@ class _Search:
         self._are_prompts_alike: dict[tuple[str, ...], bool] = {}
 
     def keys(self, index: int) -> MessageKeys:
-        """Return the keys of the message at an index."""
         found = self._keys.get(index)
         if found is None:
             found = self._keys[index] = message_keys(self.messages[index])
@@ -141,7 +132,6 @@ class _Search:
                 yield call
 
     def is_near(self, call: RecordedCall) -> bool:
-        """Return True if a call is in the same trace or in the same named conversation."""
         if self.position.conversation is not None:
             return True
         return self.position.trace_id is not None and self.position.trace_id == call.trace_id
@@ -203,14 +193,10 @@ class _Search:
     def best_of(self, candidates: Sequence[_Candidate], evidence: Evidence, *, is_cut: bool) -> ParentMatch:
         """Return the best candidate as the parent; or an unknown parent, if candidates with other messages are as good.
 
-        Candidates are tied if they share the best rank. Properties that never change within a conversation, such as
-        the client object, break a tie; among calls of one line, the newest call does. Candidates that are still tied
-        are interchangeable if the request lacks the same messages of each of them.
-
-        Args:
-            candidates: At least one candidate.
-            evidence: The kind of evidence.
-            is_cut: True if the index has forgotten some candidates, which can be better.
+        Candidates are tied if they share the best rank. Properties that never change within a conversation, such as the
+        client object, break a tie; among calls of one line, the newest call does. Candidates that are still tied are
+        interchangeable if the request lacks the same messages of each of them. With `is_cut`, the index has forgotten
+        some candidates, which can be better.
         """
         best = max(map(self._rank, candidates))
         tied = [candidate for candidate in candidates if self._rank(candidate) == best]
@@ -247,7 +233,6 @@ class _Search:
 
 
 def _is_latest(call: RecordedCall) -> bool:
-    """Return True if a call is the newest one of its line."""
     return call.thread.latest is not None and call.thread.latest() is call
 
 

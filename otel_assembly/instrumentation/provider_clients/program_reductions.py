@@ -131,6 +131,8 @@ def take_reductions(
 
     One call takes a report: calls after it do not find the report again. If no call with the reduced messages follows,
     the report is dropped after eight other calls, after 16 newer reports, or with the context of its task or thread.
+    The reports that the call takes are returned too, oldest first. They are about all messages of the call:
+    `call_input` may have messages that the call lacks, although no reduction removed them.
 
     Args:
         messages: The messages of the model call.
@@ -138,10 +140,6 @@ def take_reductions(
         call_input: The input of the call without the reports, such as the messages of its parent. Messages that it
             shares with `messages` are the same objects. None if it is `messages`.
         read: Converts the messages of a report to the form of the call.
-
-    Returns:
-        The input of the call, and the reports that the call takes, oldest first. The reports are about all messages of
-        the call: `call_input` may have messages that the call lacks, although no reduction removed them.
     """
     call_input = messages if call_input is None else call_input
     current = [*messages]
@@ -197,11 +195,9 @@ def take_reductions(
 
 
 def _with_objects(report: StepReport, objects: Mapping[int, Any]) -> StepReport:
-    """Return a report whose verdicts refer to the objects of a call.
+    """Return a report whose verdicts refer to the objects of a call, by the `id` of the reported ones.
 
-    Args:
-        report: The report.
-        objects: The call's object by the `id` of the reported one. Other reported objects remain in the verdicts.
+    Other reported objects remain in the verdicts.
     """
     verdicts = [
         replace(

@@ -65,8 +65,6 @@ class RecordedCall:
     Attributes:
         messages: Copies of the messages that the model read. Those that equal a message of the parent are the same
             objects as the parent's.
-        prompts: The system prompts in front of the messages.
-        model: The model's name.
         answer_messages: Copies of the answer's messages.
         answer_texts: The texts of the answer, stripped.
         answer_hashes: The hashes of the keys (`AnswerKey.hash`) under which the answer is found.
@@ -142,7 +140,6 @@ class ParentMatch(NamedTuple):
 
     Attributes:
         parent: The parent; None if the call starts a conversation, or if its parent is unknown.
-        evidence: Why this is the parent.
         answer_index: The index of the parent's answer in the request's messages; -1 if the answer is not among them.
         is_unknown: True if the request continues a conversation, but it is unknown which.
     """
@@ -154,7 +151,6 @@ class ParentMatch(NamedTuple):
 
 
 def tool_names(request: ProviderRequest) -> frozenset[str]:
-    """Return the names of the tools in a request."""
     return frozenset(filter(None, map(_tool_name, request.tools)))
 
 

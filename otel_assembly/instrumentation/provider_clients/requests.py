@@ -9,23 +9,6 @@ from itertools import chain, compress, repeat
 from operator import is_
 from typing import Any, Final, NamedTuple
 
-__all__ = [
-    "ProviderAnswer",
-    "ProviderRequest",
-    "json_object",
-    "part_texts",
-    "plain",
-    "read_chat",
-    "read_completion",
-    "read_converse",
-    "read_generate_content",
-    "read_invoke_model",
-    "read_messages",
-    "read_responses",
-    "request_body",
-    "split_prompts",
-]
-
 _PROMPT_ROLES: Final = ("system", "developer")
 #: The types of the values in messages without SDK objects: those of JSON, and bytes.
 _PLAIN: Final = {dict, list, str, bytes, int, float, bool, type(None)}
@@ -74,9 +57,7 @@ class ProviderAnswer(NamedTuple):
 def request_body(body: Any, extra: Any) -> Any:
     """Return the JSON body of a request of OpenAI's or Anthropic's client.
 
-    Args:
-        body: The body that the resource's method made.
-        extra: The argument ``extra_body`` of that method, which both clients merge into the body later.
+    Both clients merge `extra`, the argument ``extra_body`` of the resource's method, into the body later.
     """
     if not isinstance(extra, Mapping) or not extra:
         return body
