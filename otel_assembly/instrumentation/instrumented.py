@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
+from opentelemetry import trace
+
 from otel_assembly._internal.fork_safety import lazy_property, new_lock
 from otel_assembly._internal.lazy_imports import LazyModule
 from otel_assembly.instrumentation.replacements import replacement_for
@@ -211,6 +213,11 @@ def on_exit(end: Callable[[BaseException | None], None]) -> Iterator[None]:
         end(error)
         raise
     end(None)
+
+
+def has_tracer_provider() -> bool:
+    """Return True if a tracer provider is configured, so that a framework's own spans are recorded."""
+    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
 
 
 def argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: int, name: str, default: Any = None) -> Any:

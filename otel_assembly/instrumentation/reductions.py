@@ -24,7 +24,7 @@ from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS
 from otel_assembly.instrumentation.hooks import observe_hook
 from otel_assembly.instrumentation.instrumented import context_value
 from otel_assembly.instrumentation.message_alignment import identity_keys, same
-from otel_assembly.instrumentation.model_call import ModelCall
+from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
 from otel_assembly.messages.event_facts import EventKind, describe
 from otel_assembly.observe.assembly import settling
 from otel_assembly.observe.step_report import StepReport, SummarizerAttempt
@@ -361,6 +361,15 @@ def reducer(
             observe, invoking_agent=invoking_agent, uncalled_agent=uncalled_agent, expected_errors=expected_errors
         )
     )
+
+
+def observe_edits(report: StepReport, read: Callable[[], ClientRequest]) -> Generator[StepReport, Any, StepReport]:
+    """Observe a reducer that edits messages in place; `read` returns the messages and prompts, before and after."""
+    before = read()
+    report = replace(report, before=before.messages, prompts_before=before.prompts)
+    yield report
+    after = read()
+    return replace(report, after=after.messages, prompts=after.prompts)
 
 
 def observe_reducer(

@@ -15,7 +15,6 @@ from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_framework import ResponseStream, normalize_messages, observability
-from opentelemetry import trace
 
 from otel_assembly.decision import DecisionReason
 from otel_assembly.instrumentation.agent_framework.chat_middleware import (
@@ -28,6 +27,7 @@ from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.clients import innermost_client_hook, model_in
 from otel_assembly.instrumentation.conversation import InvokingAgent
 from otel_assembly.instrumentation.hooks import observe_async_hook
+from otel_assembly.instrumentation.instrumented import has_tracer_provider
 from otel_assembly.instrumentation.message_alignment import same
 from otel_assembly.instrumentation.model_call import ClientRequest
 from otel_assembly.instrumentation.prompts import as_prompts
@@ -68,10 +68,9 @@ _GENERATED_NAME: Final = re.compile("^WorkflowBuilder-[0-9a-f-]{36}$")
 @_streaming_run_hook
 def run(instrumentation: Instrumentation, runner: Any, /, *_: Any, **__: Any) -> TrackedRun | None:
     """Record a run of an agent or workflow, with a span if the framework's own telemetry creates none."""
-    has_provider = not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
     name = _GENERATED_NAME.sub(type(runner).__name__, name_of(runner))
     # Read through the module: agent-framework replaces the object.
-    has_span = has_provider and observability.OBSERVABILITY_SETTINGS.ENABLED
+    has_span = has_tracer_provider() and observability.OBSERVABILITY_SETTINGS.ENABLED
     return ContextBoundRun(instrumentation, None if has_span else name, {})
 
 

@@ -27,7 +27,8 @@ from otel_assembly.instrumentation.conversation import IdentityWeakMap
 from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS
 from otel_assembly.instrumentation.hooks import observe_async_hook, observe_hook
 from otel_assembly.instrumentation.instrumented import argument, context_value, on_exit
-from otel_assembly.instrumentation.reductions import Reduction, compacted_verdict, reducer, reducing
+from otel_assembly.instrumentation.model_call import ClientRequest
+from otel_assembly.instrumentation.reductions import Reduction, compacted_verdict, observe_edits, reducer, reducing
 from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
@@ -146,9 +147,8 @@ def limit_images(_: Instrumentation, agent: Any, cfg: Any) -> ReducerObservation
     images = [block for block in data if block.source.media_type.startswith("image/")]
     if len(images) <= cfg.max_image_num:
         return None
-    report = StepReport("limit_images", events_of(agent), config={"max_image_num": cfg.max_image_num})
-    yield report
-    return replace(report, after=events_of(agent))
+    report = StepReport("limit_images", config={"max_image_num": cfg.max_image_num})
+    return (yield from observe_edits(report, lambda: ClientRequest(events_of(agent))))
 
 
 #: The complete tool result of each truncated one that AgentScope is about to save in a context.

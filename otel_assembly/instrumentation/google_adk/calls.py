@@ -11,8 +11,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from opentelemetry import trace
-
 from otel_assembly.decision import DecisionReason
 from otel_assembly.errors import AssemblyError
 from otel_assembly.instrumentation.bound_runs import ContextBoundRun
@@ -20,10 +18,11 @@ from otel_assembly.instrumentation.clients import client, in_client_call, innerm
 from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.google_adk.contents import AgentCall
 from otel_assembly.instrumentation.google_adk.messages import prompts_of, schemas_of
+from otel_assembly.instrumentation.instrumented import has_tracer_provider
 from otel_assembly.instrumentation.known_reducers import known_of
 from otel_assembly.instrumentation.model_call import ClientRequest
 from otel_assembly.instrumentation.reducers import is_ours, policy_name
-from otel_assembly.instrumentation.reductions import reducer
+from otel_assembly.instrumentation.reductions import observe_edits, reducer
 from otel_assembly.instrumentation.run_calls import SequentialCalls
 from otel_assembly.instrumentation.runs import run_hook
 from otel_assembly.messages.provider_rules import NO_NAMES
@@ -50,9 +49,8 @@ def run(
     instrumentation: Instrumentation, runner: Any, /, *_: Any, session_id: Any = None, **__: Any
 ) -> TrackedRun | None:
     """Open a span for a run of an agent or a workflow if no tracer provider records ADK's own spans."""
-    unrecorded = isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
     name = getattr(runner.agent, "name", None) or runner.app_name
-    return instrumentation.begin_run(name, conversation_id=session_id) if unrecorded else None
+    return None if has_tracer_provider() else instrumentation.begin_run(name, conversation_id=session_id)
 
 
 @run_hook
@@ -137,15 +135,6 @@ model_input: Final = reducer(partial(_observe_injection, "model_input_context"))
 tool_request: Final = reducer(partial(_observe_injection, ""))
 
 
-def _observe_request_edits(report: StepReport, llm_request: Any) -> ReducerObservation:
-    """Observe a function that changes a request in place; the report lacks only the messages and prompts."""
-    before = client_request(llm_request)
-    report = replace(report, before=before.messages, prompts_before=before.prompts)
-    yield report
-    after = client_request(llm_request)
-    return replace(report, after=after.messages, prompts=after.prompts)
-
-
 @reducer
 def plugin_callback(_: Instrumentation, plugin: Any, *, llm_request: Any, **__: Any) -> ReducerObservation:
     """The hook of `before_model_callback` of each plugin. `AssemblyPlugin` records its own assembly and is left out."""
@@ -157,7 +146,7 @@ def plugin_callback(_: Instrumentation, plugin: Any, *, llm_request: Any, **__: 
         report = replace(report, kind="reduction", config=settings)
         if plugin._custom_filter is None:  # noqa: SLF001  # has no public name; by default, the newest messages are kept
             report = replace(report, reason=DecisionReason.OUTSIDE_WINDOW)
-    return (yield from _observe_request_edits(report, llm_request))
+    return (yield from observe_edits(report, partial(client_request, llm_request)))
 
 
 def _observe_agent_callbacks(
@@ -169,7 +158,7 @@ def _observe_agent_callbacks(
     if not names:
         return None
     name = "before_model_callback" if len(names) != 1 or names[0].startswith("<") else names[0]  # a lambda has no name
-    return (yield from _observe_request_edits(StepReport(name, kind=None), llm_request))
+    return (yield from observe_edits(StepReport(name, kind=None), partial(client_request, llm_request)))
 
 
 _agent_callbacks: Final = reducer(_observe_agent_callbacks, expected_errors=(AssemblyError,))

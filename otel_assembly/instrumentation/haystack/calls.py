@@ -12,6 +12,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from contextvars import ContextVar
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.lazy_imports import LazyModule
@@ -23,7 +24,7 @@ from otel_assembly.instrumentation.haystack import generators
 from otel_assembly.instrumentation.hooks import observe_hook
 from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
 from otel_assembly.instrumentation.reducers import is_ours, is_own, left_for, limit_of, policy_name, settings_of
-from otel_assembly.instrumentation.reductions import reducer, reducing
+from otel_assembly.instrumentation.reductions import observe_edits, reducer, reducing
 from otel_assembly.instrumentation.run_calls import Preparing
 from otel_assembly.instrumentation.runs import run_hook
 from otel_assembly.observe.step_report import StepReport
@@ -171,18 +172,14 @@ def _observe_hook(_: Instrumentation, hook: Any, state: Any) -> ReducerObservati
     """Record the changes of one hook of an agent. `AssemblyHook` records its own assembly and is left out."""
     if is_ours(hook) or _INVOKING_AGENT.get() is None:
         return None
-    own, before = is_own(hook, generators.PACKAGES), _state_request(state)
+    own = is_own(hook, generators.PACKAGES)
     is_reducer = hasattr(hook, "compactor") or is_own(hook, ("haystack.hooks.tool_result_offloading",))
     report = StepReport(
         policy_name(_reducer_of(hook), generators.PACKAGES, "Hook", "Compactor"),
-        before.messages,
         kind="reduction" if is_reducer else None,
         config={**settings_of(hook), **settings_of(_reducer_of(hook))} if own else {},
-        prompts_before=before.prompts,
     )
-    yield report
-    after = _state_request(state)
-    report = replace(report, after=after.messages, prompts=after.prompts)
+    report = yield from observe_edits(report, partial(_state_request, state))
     return _with_compaction(report, hook) if is_own(hook, ("haystack.hooks.compaction",)) else report
 
 

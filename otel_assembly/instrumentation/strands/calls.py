@@ -15,13 +15,12 @@ from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
-from opentelemetry import trace
-
 from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.clients import innermost_client_hook
 from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.conversation import InvokingAgent
 from otel_assembly.instrumentation.hooks import replace_hook
+from otel_assembly.instrumentation.instrumented import has_tracer_provider
 from otel_assembly.instrumentation.middleware_calls import MiddlewareCall, MiddlewareReduction, wrap_middleware
 from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
 from otel_assembly.instrumentation.reducers import is_ours, limit_of, name_of, policy_name
@@ -61,9 +60,8 @@ def invoking_agent_of(agent: Any) -> InvokingAgent:
 
 def _begin_run(instrumentation: Instrumentation, runner: Any, variables: Mapping[ContextVar[Any], Any]) -> TrackedRun:
     """Begin a run of an agent, a graph or a swarm; open a span if no tracer provider records Strands' own spans."""
-    unrecorded = isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider | trace.NoOpTracerProvider)
     invoking_agent = invoking_agent_of(runner)
-    name = invoking_agent.agent_name if unrecorded else None
+    name = None if has_tracer_provider() else invoking_agent.agent_name
     return ContextBoundRun(instrumentation, name, variables, conversation_id=invoking_agent.conversation_id)
 
 

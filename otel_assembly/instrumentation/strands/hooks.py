@@ -22,6 +22,8 @@ _OFFLOAD: Final = (
     "BaseOffloadStrategy._transform_blocks",
     reducers.transform_blocks,
 )
+#: The modules of the registry of middleware, and the releases in which they have it.
+_MIDDLEWARE: Final = {"_middleware.registry": ">= 1.51, < 1.62", "middleware._registry": ">= 1.62"}
 
 
 class StrandsInstrumentor(AssemblyInstrumentor):
@@ -43,33 +45,13 @@ class StrandsInstrumentor(AssemblyInstrumentor):
             SubclassHook(_OUTPUT, calls.structured_output),
             "requests for structured outputs that models receive",
         ),
-        (
-            "_middleware.registry",
-            "MiddlewareRegistry.invoke",
-            calls.middleware_invoke,
-            "model calls with middleware",
-            ">= 1.51, < 1.62",
-        ),
-        (
-            "_middleware.registry",
-            "MiddlewareRegistry.compose",
-            calls.middleware_compose,
-            "edits by middleware",
-            ">= 1.51, < 1.62",
-        ),
-        (
-            "middleware._registry",
-            "MiddlewareRegistry.invoke",
-            calls.middleware_invoke,
-            "model calls with middleware",
-            ">= 1.62",
-        ),
-        (
-            "middleware._registry",
-            "MiddlewareRegistry.compose",
-            calls.middleware_compose,
-            "edits by middleware",
-            ">= 1.62",
+        *(
+            (module, f"MiddlewareRegistry.{method}", wrap, purpose, versions)
+            for module, versions in _MIDDLEWARE.items()
+            for method, wrap, purpose in (
+                ("invoke", calls.middleware_invoke, "model calls with middleware"),
+                ("compose", calls.middleware_compose, "edits by middleware"),
+            )
         ),
         ("hooks.registry", "HookRegistry.invoke_callbacks", reducers.invoke_callbacks, "edits by hooks"),
         ("hooks.registry", "HookRegistry.invoke_callbacks_async", reducers.invoke_callbacks, "edits by hooks"),

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
 from otel_assembly.instrumentation.hooks import observe_async_hook, replace_hook
 from otel_assembly.instrumentation.known_reducers import known_of
+from otel_assembly.instrumentation.model_call import ClientRequest
 from otel_assembly.instrumentation.reducers import is_ours, is_own, policy_name, settings_of
-from otel_assembly.instrumentation.reductions import reducer, reducing
+from otel_assembly.instrumentation.reductions import observe_edits, reducer, reducing
 from otel_assembly.instrumentation.strands.calls import (
     PACKAGES,
     function_name,
@@ -49,9 +50,7 @@ def _observe_edits(agent: Any, report: StepReport) -> ReducerObservation:
     """
     if reducing() is not None or not isinstance(getattr(agent, "messages", None), list):
         return None
-    report = replace(report, before=agent_messages(agent))
-    yield report
-    return replace(report, after=agent_messages(agent))
+    return (yield from observe_edits(report, lambda: ClientRequest(agent_messages(agent))))
 
 
 def _observe_manager(
