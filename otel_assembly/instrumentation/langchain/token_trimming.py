@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.hidden_frames import hide_frames
 from otel_assembly.decision import DecisionOutcome, DecisionReason, OverflowCause, Verdict
-from otel_assembly.instrumentation.ag2.conversation import model_of
+from otel_assembly.instrumentation.langchain.model_calls import model_of
 from otel_assembly.instrumentation.langchain.runs import GRAPH_CONTEXT
 from otel_assembly.instrumentation.reductions import Reduction, reducing
 from otel_assembly.observe.step_report import StepReport

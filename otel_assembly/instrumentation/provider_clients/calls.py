@@ -31,6 +31,7 @@ from otel_assembly.instrumentation.clients import ClientCall
 from otel_assembly.instrumentation.context_variables import CALL, CLIENT_CALL
 from otel_assembly.instrumentation.conversation import InvokingAgent
 from otel_assembly.instrumentation.instrumented import context_value
+from otel_assembly.instrumentation.message_alignment import same_objects
 from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
 from otel_assembly.instrumentation.provider_clients.agent_runs import current_agent_run
 from otel_assembly.instrumentation.provider_clients.call_inputs import input_of
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.provider_clients.apis import ProviderAPI
+    from otel_assembly.instrumentation.provider_clients.conversations import NamedConversation
     from otel_assembly.instrumentation.provider_clients.own_prompts import OwnPrompt
     from otel_assembly.instrumentation.provider_clients.recorded_calls import RecordedCall
     from otel_assembly.instrumentation.provider_clients.requests import ProviderAnswer, ProviderRequest
@@ -117,44 +119,25 @@ class ProviderCall(ClientCall):
 
     def _record_request(self, request: ClientRequest) -> ModelCall:
         """Record the assembly: its input, the steps of the framework and the program, and the request."""
-        conversation = current_conversation()
-        body = self._request_body
+        conversation, run = current_conversation(), current_agent_run()
+        body, match, recorded = self._find_parent(conversation)
         # With these ids, the request has only the new messages. The model also reads those that the provider stores.
         is_stored_by_provider = body.previous_response_id is not None or body.conversation_id is not None
-        unread = UnreadItems([], is_all=False)
-        if body.conversation_id is not None:
-            unread = STORED_CONVERSATIONS.take_unread(body.conversation_id)
-        body = body._replace(messages=[*unread.items, *body.messages])
-        position = CallPosition(
-            conversation=None if conversation.id is None else conversation,
-            trace_id=trace.get_current_span().get_span_context().trace_id or None,
-            thread_id=threading.get_ident(),
-            client=self._client,
-        )
-        match, recorded = PARENT_CALLS.record(body, position)
-        self._recorded_call = recorded
-        if unread.is_all:  # this is the first call of the stored conversation
-            match, recorded.is_incomplete = ParentMatch(), False
-        # Messages that the parent sent are the parent's objects from here on, so that they compare by identity.
-        body = body._replace(messages=recorded.messages)
         parent_input, has_omissions = input_of(match, body)
         model_messages = parent_input if is_stored_by_provider else body.messages
         # The framework's reducers, or else the program, can report what the input was before they reduced it.
-        call_input, has_program_reports = parent_input, False
-        reports: Sequence[StepReport] = ()
-        run = current_agent_run()
-        if run is not None:
-            reducer_input, reports = run.take_reductions(body.messages)
-            if reports:  # the framework's reducers got these messages, so the program has no others
-                call_input, has_omissions = reducer_input, False
-        if not reports and PROGRAM_REDUCTIONS.get():
-            call_input, program_reports = take_reductions(
-                model_messages, conversation.id, call_input=parent_input, read=_without_prompts
-            )
-            reports = [_with_attempts(report, recorded) for report in program_reports]
-            has_program_reports = bool(program_reports)
+        call_input, reports = (parent_input, []) if run is None else run.take_reductions(body.messages)
+        program_reports: Sequence[StepReport] = ()
+        if reports:  # the framework's reducers got these messages, so the program has no others
+            has_omissions = False
+        else:
+            call_input = parent_input
+            if PROGRAM_REDUCTIONS.get():
+                call_input, program_reports = take_reductions(
+                    model_messages, conversation.id, call_input=parent_input, read=_without_prompts
+                )
         prompts = body.prompts if match.parent is None else list(match.parent.prompts)
-        with context_value(PROGRAM_REDUCTIONS, ()):  # `ModelCall` takes no reports, because `reports` has them
+        with context_value(PROGRAM_REDUCTIONS, ()):  # `ModelCall` takes no reports, because they are taken already
             call = ModelCall(
                 self._instrumentation if run is None else run.instrumentation,
                 InvokingAgent(recorded.thread, "", conversation.agent, conversation.id),
@@ -163,16 +146,16 @@ class ProviderCall(ClientCall):
                 tools=body.tools,
                 model=body.model,
             )
-        for report in reports:
+        for report in reports or [_with_attempts(report, recorded) for report in program_reports]:
             call.replay_deferred(report)
         # Differences between the last report's output and the request are the step `caller`.
-        if has_program_reports:
-            has_omissions = [*map(id, call.out)] != [*map(id, model_messages)]
+        if program_reports:
+            has_omissions = not same_objects(call.out, model_messages)
         elif is_stored_by_provider:
             model_messages = call.out
         if has_omissions or prompts != body.prompts:
             self._record_omissions(call, before=call.out, after=model_messages, body=body, recorded=recorded)
-        is_unknown = (match.is_unknown and not has_program_reports) or recorded.is_incomplete
+        is_unknown = (match.is_unknown and not program_reports) or recorded.is_incomplete
         stored_count = len(model_messages) - len(self._request_body.messages)
         call.client_called(
             request._replace(
@@ -183,6 +166,28 @@ class ProviderCall(ClientCall):
         )
         self._assembly = call.assembly
         return call
+
+    def _find_parent(self, conversation: NamedConversation) -> tuple[ProviderRequest, ParentMatch, RecordedCall]:
+        """Record the request among the calls of all clients, and return it with its parent and its record.
+
+        The returned request also has the items that the provider stores and no call has read yet. Its messages that the
+        parent sent are the parent's objects, so that they compare by identity.
+        """
+        body, unread = self._request_body, UnreadItems([], is_all=False)
+        if body.conversation_id is not None:
+            unread = STORED_CONVERSATIONS.take_unread(body.conversation_id)
+            body = body._replace(messages=[*unread.items, *body.messages])
+        position = CallPosition(
+            conversation=None if conversation.id is None else conversation,
+            trace_id=trace.get_current_span().get_span_context().trace_id or None,
+            thread_id=threading.get_ident(),
+            client=self._client,
+        )
+        match, recorded = PARENT_CALLS.record(body, position)
+        self._recorded_call = recorded
+        if unread.is_all:  # this is the first call of the stored conversation
+            match, recorded.is_incomplete = ParentMatch(), False
+        return body._replace(messages=recorded.messages), match, recorded
 
     def _record_omissions(
         self,

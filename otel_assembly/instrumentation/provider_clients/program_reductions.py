@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_assembly._internal.arguments import of_type
 from otel_assembly.decision import DecisionReason
@@ -143,8 +143,7 @@ def take_reductions(
     """
     call_input = messages if call_input is None else call_input
     current = [*messages]
-    undone: list[tuple[StepReport, list[Any], list[Any]]] = []
-    summaries: list[Any] = []
+    undone: list[_UndoneReduction] = []
     for reduction in reversed(PROGRAM_REDUCTIONS.get()):
         report = reduction.report
         is_of_conversation = conversation_id in (None, reduction.conversation_id) or reduction.conversation_id is None
@@ -158,40 +157,73 @@ def take_reductions(
                 reduction.report = None
             continue
         reduction.report = None
-        kept = _find_each(before, after)
-        sent_of = dict(zip(map(id, after), sent, strict=True))
-        missing = [message for message, found in zip(before, kept, strict=True) if found is None]
-        still_there = _find_each(missing, _without(current, sent))
-        if missing and None not in still_there:
-            continue  # the program did not use what this reduction returned
-        # The list before the reduction, with the objects of the call for the messages that the call has.
-        rest = iter(zip(missing, still_there, _find_each(missing, _without(call_input, current)), strict=True))
-        original, removed = [], []
-        for found in kept:
-            if found is not None:
-                original.append(sent_of[id(found)])
-                continue
-            message, there, known_message = next(rest)
-            original.append(there or known_message or message)
-            if there is None:
-                removed.append(original[-1])
-        added = _without(sent, [sent_of[id(message)] for message in kept if message is not None])
-        in_call = (*zip(before, original, strict=True), *zip(after, sent, strict=True))
-        objects = {id(reported): message for reported, message in in_call if message is not None}
-        undone.append((_with_objects(report, objects), removed, current))
-        summaries += added
-        current = _merged([message for message in original if message is not None], _without(current, added))
+        undone_reduction = _undo(report, before, after, sent, current, call_input)
+        if undone_reduction is not None:
+            undone.append(undone_reduction)
+            current = undone_reduction.before
     if not undone:
         return [*call_input], []
     # Other messages that the program edited or added are not part of the input.
+    summaries = [message for reduction in undone for message in reduction.added]
     others = _without(_without(messages, call_input), summaries)
     whole = current = _merged(_without(call_input, summaries), _without(current, others))
     reports = []
-    for report, removed, after in reversed(undone):
-        reduced = _merged(_without(current, removed), _without(after, others))
-        reports.append(replace(report, before=current, after=reduced))
+    for reduction in reversed(undone):
+        reduced = _merged(_without(current, reduction.removed), _without(reduction.after, others))
+        reports.append(replace(reduction.report, before=current, after=reduced))
         current = reduced
     return whole, reports
+
+
+class _UndoneReduction(NamedTuple):
+    """A reduction whose effect on the messages of a model call is undone.
+
+    Attributes:
+        report: The report, with verdicts on the call's objects.
+        before: The call's messages before the reduction.
+        after: The call's messages after it.
+        removed: The messages that it removed.
+        added: The messages that it added, such as a summary.
+    """
+
+    report: StepReport
+    before: list[Any]
+    after: list[Any]
+    removed: list[Any]
+    added: list[Any]
+
+
+def _undo(
+    report: StepReport,
+    before: Sequence[Any],
+    after: Sequence[Any],
+    sent: Sequence[Any],
+    current: list[Any],
+    call_input: Sequence[Any],
+) -> _UndoneReduction | None:
+    """Undo a reduction from `before` to `after`; None if the program did not use the result of the reduction.
+
+    `current` are the call's messages after the reduction. `sent` has for each message of `after` the call's object, or
+    None if the call lacks it.
+    """
+    kept = _find_each(before, after)
+    missing = [message for message, found in zip(before, kept, strict=True) if found is None]
+    still_there = _find_each(missing, _without(current, sent))
+    if missing and None not in still_there:
+        return None
+    # The missing messages, as objects of the call if the call or its input has them.
+    known = _find_each(missing, _without(call_input, current))
+    missing = [
+        there or in_input or message for message, there, in_input in zip(missing, still_there, known, strict=True)
+    ]
+    sent_of, rest = dict(zip(map(id, after), sent, strict=True)), iter(missing)
+    original = [next(rest) if found is None else sent_of[id(found)] for found in kept]
+    removed = [message for message, there in zip(missing, still_there, strict=True) if there is None]
+    added = _without(sent, [sent_of[id(message)] for message in kept if message is not None])
+    in_call = (*zip(before, original, strict=True), *zip(after, sent, strict=True))
+    objects = {id(reported): message for reported, message in in_call if message is not None}
+    list_before = _merged([message for message in original if message is not None], _without(current, added))
+    return _UndoneReduction(_with_objects(report, objects), list_before, current, removed, added)
 
 
 def _with_objects(report: StepReport, objects: Mapping[int, Any]) -> StepReport:
