@@ -67,35 +67,26 @@ def _reads_the_same(before: Any, after: Any) -> bool:
 def take_messages(call: RecordedCall, messages: Sequence[Any], match: ParentMatch) -> int:
     """Set the messages of a call, and return the size of those that are new. Messages of the parent are shared."""
     parent = match.parent
+    positions: Sequence[int] = [-1] * len(messages)
     if parent is not None and match.evidence.is_stored:
-        answer = parent.answer_messages
-        call.messages = [*parent.messages, *answer]
-        call.fingerprints = [*parent.fingerprints, *[message_keys(message).fingerprint for message in answer]]
-        call.sizes = [*parent.sizes, *map(_size_of, answer)]
-        positions: Sequence[int] = [-1] * len(messages)
-    elif parent is None:
+        call.share_messages(parent)
+        for message in parent.answer_messages:
+            call.add_message(message, message_keys(message).fingerprint, _size_of(message))
+    elif parent is not None and messages[: len(parent.messages)] == parent.messages:
+        call.share_messages(parent)
+        messages = messages[len(parent.messages) :]
         positions = [-1] * len(messages)
-    elif messages[: len(parent.messages)] == parent.messages:
-        shared = len(parent.messages)
-        call.messages = parent.messages.copy()
-        call.fingerprints = parent.fingerprints.copy()
-        call.sizes = parent.sizes.copy()
-        messages = messages[shared:]
-        positions = [-1] * len(messages)
-    else:
+    elif parent is not None:
         end = match.answer_index if match.answer_index >= 0 else len(messages)
         positions = [*positions_in(parent, messages[:end]), *[-1] * (len(messages) - end)]
     added = 0
     for message, position in zip(messages, positions, strict=True):
         if parent is not None and position >= 0 and parent.messages[position] == message:
-            call.messages.append(parent.messages[position])
-            call.fingerprints.append(parent.fingerprints[position])
-            call.sizes.append(parent.sizes[position])
-            continue
-        call.messages.append(copied(message))
-        call.fingerprints.append(message_keys(message).fingerprint)
-        call.sizes.append(_size_of(message))
-        added += call.sizes[-1]
+            call.add_message(parent.messages[position], parent.fingerprints[position], parent.sizes[position])
+        else:
+            size = _size_of(message)
+            call.add_message(copied(message), message_keys(message).fingerprint, size)
+            added += size
     return added
 
 

@@ -110,6 +110,7 @@ class ParentCalls:
             call.thread.latest = ref(call)
             call.number, call.time = next(self._numbers), self._clock()
             call.size = _SIZE_OF_CALL + _SIZE_OF_ENTRY * len(call.messages) + added
+            # Equal prompts are shared with an earlier call, so only other prompts take memory.
             if call.prompts == self._last_prompts:
                 call.prompts = self._last_prompts
             elif parent is not None and call.prompts == parent.prompts:
@@ -120,7 +121,7 @@ class ParentCalls:
             if parent is not None:
                 if parent.number in self._calls:
                     parent.children.append(call)
-                else:
+                else:  # the parent is forgotten, so this call alone keeps the messages that they share
                     call.size += sum(call.sizes) - added
                 self._index.add_link(parent, request, position)
             self._calls[call.number] = call

@@ -507,6 +507,7 @@ def _are_alike(prompts: Sequence[str], new_prompts: Sequence[str]) -> bool:
     if before == after or not before or not after:
         return True
     shorter = min(len(before), len(after))
+    # The numbers of equal characters at the beginning and at the end.
     start = next(compress(count(), map(ne, before, after)), shorter)
     end = next(compress(count(), map(ne, reversed(before), reversed(after))), shorter)
     return 2 * min(start + end, shorter) >= shorter

@@ -129,6 +129,18 @@ class RecordedCall:
         #: The size of what this call alone keeps in memory, and of its answer in it.
         self.size = self.answer_size = 0
 
+    def share_messages(self, parent: RecordedCall) -> None:
+        """Begin with all messages of the parent, as the same objects."""
+        self.messages = parent.messages.copy()
+        self.fingerprints = parent.fingerprints.copy()
+        self.sizes = parent.sizes.copy()
+
+    def add_message(self, message: Any, fingerprint: int, size: int) -> None:
+        """Add a message behind the others."""
+        self.messages.append(message)
+        self.fingerprints.append(fingerprint)
+        self.sizes.append(size)
+
     @property
     def client(self) -> object | None:
         """The client object; None if it no longer exists or does not support weak references."""
