@@ -33,8 +33,6 @@ class MiddlewareReduction(Reduction):
     changed nothing or failed.
     """
 
-    __slots__ = ()
-
     @contextmanager
     def running(self) -> Iterator[None]:
         """Run the middleware in this block; a model that it calls is not its summarizer, but has a separate call."""

@@ -98,13 +98,10 @@ class ModelCall(TrackedRun):
         out: The messages after the last step.
         prompts: The system prompts before any step; None until they are known.
         prompts_out: The system prompts after the last step; None until they are known.
-        window: The model's limit in tokens.
         name: The assembly's name; it distinguishes assemblies without a model call, such as a compaction.
         sent: How often a client was called with this call's messages.
         unknown: True if the input cannot be read; the client request is then recorded as the input.
         client: The rules for what the client adds around messages; None if unknown.
-        held_events: `ClientRequest.held_events` of the last client request.
-        allowed_edits: `ClientRequest.allowed_edits` of the last client request.
         run: The run that the call belongs to, if the run's span may have to be opened together with the assembly.
         problem: The exception of the last reducer; its caller may have handled it.
         ended: Whether the call has ended; a later observation starts a new assembly for a repeated call.

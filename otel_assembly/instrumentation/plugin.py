@@ -193,7 +193,6 @@ class PluginConversation:
             assembly, so that policies can read them. None: only if the chain has an `AlertPolicy`.
 
     Attributes:
-        stream: The stream.
         has_alert_policy: Whether the chain has an `AlertPolicy`, which delivers alerts to the model and halts the
             conversation for a FATAL one.
     """

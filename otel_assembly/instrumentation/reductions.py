@@ -65,23 +65,6 @@ class Reduction:
         attempt: The last attempt to make a summary; None without one.
     """
 
-    __slots__ = (
-        "_agent_name",
-        "_call_messages",
-        "_context",
-        "_deferred_attempts",
-        "_find_call",
-        "_instrumentation",
-        "_started_ns",
-        "attempt",
-        "call",
-        "over",
-        "read",
-        "report",
-        "step",
-        "summary",
-    )
-
     def __init__(
         self,
         instrumentation: Instrumentation,

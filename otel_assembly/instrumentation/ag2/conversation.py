@@ -69,7 +69,6 @@ class Turn:
         arguments: The keyword arguments with which AG2 runs the turn. The turn adds itself to the middleware in them.
 
     Attributes:
-        context: AG2's context of the turn.
         call_input: The history and the system prompts that AG2 read for the last model call; None before the first.
         run: The run of the agent. It begins with the agent's loop.
     """

@@ -63,7 +63,6 @@ class AgentCall(ModelCall):
     """A model call of an agent; its input is the contents of the session's events.
 
     Attributes:
-        session: The agent's session.
         rewritten_contents: Messages of other agents that ADK rewrote for this one: the new content and the original,
             by the `id` of the new content.
     """

@@ -238,10 +238,8 @@ class GraphPosition:
         calls: The calls that are prepared in the run, or outside of any run.
         key: Identifies the position in the run.
         step: The number of the run's step that contains the position.
-        run: The run; None outside of any run.
         invoking_agent: The agent of model calls at this position. Its `name` lacks the node's name, and its
             `conversation` is None if the conversation has no id.
-        node: The node's name.
         conversations: The conversations without an id, by their first message.
         branches: The parallel branches that contain the position, as in `Where.branches`.
         messages: The messages in the graph's state, if they are known.
@@ -419,7 +417,6 @@ class Where(NamedTuple):
         key: Identifies one execution of a node in its run.
         nodes: The names of the nodes that contain the position, the outermost first; the last is the node itself.
         step: The number of the step in its run.
-        conversation_id: The conversation's id, if it has one.
         branches: The parallel branches that contain the position: the branch by what runs the branches. Calls that
             are prepared in one branch are not available in others.
         store: Identifies the store of the conversation, if ids are unique only in that store; else empty.
@@ -442,7 +439,6 @@ class GraphContext:
         where: Returns the position that the framework's arguments describe; without arguments, the current one.
 
     Attributes:
-        run: The current `PreparedRun`.
         current_position: The position of the running code, if a hook has set it.
         outside: The calls that are prepared outside of any run.
     """

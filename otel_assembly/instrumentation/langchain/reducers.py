@@ -31,7 +31,6 @@ _SUMMARIZING_NODE: Final = ("langmem.short_term.summarization", "SummarizationNo
 class _SummarizerReduction(MiddlewareReduction):
     """The changes by a middleware or node of `_may_summarize`; a model that it calls is its summarizer."""
 
-    __slots__ = ()
     running = Reduction.running  # `MiddlewareReduction` excludes model calls from the reduction
 
 

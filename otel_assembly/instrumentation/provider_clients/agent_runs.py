@@ -32,7 +32,6 @@ class AgentRun(ConversationRun):
             if it has none.
 
     Attributes:
-        runner: The object that runs.
         invoking_agent: The agent for which the framework's reducers run; the next model call in the run records them.
         history: The same agent, for reducers of the history with which the run starts; each call in the run records
             them, because all of them have the reduced history.

@@ -18,7 +18,6 @@ class ProviderAPI(NamedTuple):
     """One API of a provider that makes model calls.
 
     Attributes:
-        name: The API's name.
         read_request: Reads a request's body, or a call's arguments by their names, and the request's path; returns
             None if they have an unknown form.
         read_answer: Reads an answer that the client returns; returns None if it is unknown, or a stream.

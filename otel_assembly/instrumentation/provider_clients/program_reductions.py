@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_assembly._internal.arguments import of_type
@@ -33,6 +33,7 @@ _MOST_WAITING: Final = 16
 _MOST_MISSED: Final = 8
 
 
+@dataclass(eq=False, slots=True)
 class ProgramReduction:
     """A reported reduction that waits for its model call.
 
@@ -43,12 +44,9 @@ class ProgramReduction:
         missed: The number of model calls that did not have the reduced messages.
     """
 
-    __slots__ = ("conversation_id", "missed", "report")
-
-    def __init__(self, report: StepReport, conversation_id: str | None) -> None:
-        self.report: StepReport | None = report
-        self.conversation_id = conversation_id
-        self.missed = 0
+    report: StepReport | None
+    conversation_id: str | None
+    missed: int = 0
 
 
 #: The reductions that the program reported in this context, oldest first; also those that a call has recorded.

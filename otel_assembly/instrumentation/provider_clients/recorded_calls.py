@@ -36,7 +36,6 @@ class CallPosition(NamedTuple):
     Attributes:
         conversation: The name of the conversation; None if the program did not name it.
         trace_id: The id of the current trace; None if there is none.
-        thread_id: The id of the current thread.
         client: The client object; None if there is none.
     """
 
@@ -47,11 +46,7 @@ class CallPosition(NamedTuple):
 
 
 class CallThread(LedgerKey):
-    """A line of calls of one agent in one conversation; as a `LedgerKey`, it identifies the line's ledger.
-
-    Attributes:
-        latest: The newest call of the line.
-    """
+    """A line of calls of one agent in one conversation; as a `LedgerKey`, it identifies the line's ledger."""
 
     __slots__ = ("latest",)
 
@@ -65,13 +60,11 @@ class RecordedCall:
     Attributes:
         messages: Copies of the messages that the model read. Those that equal a message of the parent are the same
             objects as the parent's.
-        answer_messages: Copies of the answer's messages.
         answer_texts: The texts of the answer, stripped.
         answer_hashes: The hashes of the keys (`AnswerKey.hash`) under which the answer is found.
         thread: The line of calls that this call belongs to.
         conversation: The name that the program gave the conversation, as in `CallPosition`; None if it gave none. Only
             calls with an equal name are searched for the parent of a call with a name.
-        has_failed: True if the provider returned no answer.
         is_incomplete: True if the provider stores messages in front of these, which are unknown.
     """
 

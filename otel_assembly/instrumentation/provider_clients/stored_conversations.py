@@ -24,7 +24,6 @@ class UnreadItems(NamedTuple):
     """The items that no model call has read.
 
     Attributes:
-        items: The items.
         is_all: True if the conversation has no other items.
     """
 
@@ -64,9 +63,7 @@ class StoreRequest(TrackedRun):
     """A request that creates a conversation or adds items to it.
 
     Args:
-        instrumentation: The instrumentation of the client's library.
         conversation_id: The conversation that gets the items; None if the request creates it.
-        items: The items.
     """
 
     def __init__(self, instrumentation: Instrumentation, conversation_id: str | None, items: list[Any]) -> None:
