@@ -90,8 +90,9 @@ def compress(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwar
     call.estimate = None
 
     def record_result(error: BaseException | None) -> None:
-        # `compression.before` is empty unless `split_context` has set it, because AgentScope began to compress.
-        if compression.before and (error is None or agent.state.context is not context):
+        has_begun = bool(compression.before)  # `split_context` sets the input when AgentScope begins to compress
+        is_applied = agent.state.context is not context
+        if has_begun and (error is None or is_applied):
             after = events_of(agent)
             compression.report = replace(
                 compression.report,
@@ -102,13 +103,13 @@ def compress(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwar
                 stands_in=False,
             )
             compression.done(after)
-        elif error is None:  # the context was short enough
-            instrumentation.observed.declined(_POLICY, agent.name)
-        elif compression.before:
+        elif has_begun and error is not None:
             if isinstance(error, CancelledError) and compression.attempt is not None:
                 # AgentScope raises this also for a summary that reports an interruption. It is recorded as cancelled.
                 compression.attempt.outcome = None
             compression.failed(error)
+        elif error is None:  # the context was short enough
+            instrumentation.observed.declined(_POLICY, agent.name)
         elif isinstance(error, RuntimeError) and not context:  # the system prompt and the summary alone are too long
             compression.before = events_of(agent)
             step = compression.open()

@@ -254,12 +254,7 @@ class Readings:
                 with self.reading_scope(reduction) as reading:
                     result = yield
             except BaseException as error:
-                reduction.before = reading.stored or [message for read in reading.inner for message in read.out]
-                if outer is None:  # no model call will follow: an assembly without one records the error
-                    reduction.prevented_call(error, self.with_agent_name(invoking_agent))
-                else:  # the outer store may handle the error
-                    outer.inner.append(Read(invoking_agent, reduction.before))
-                    outer.reduction.adopt_attempts(reduction)
+                self._record_failure(reading, error, outer, invoking_agent)
                 raise
             after = list(result)
             before = reading.input_of(after)
@@ -280,6 +275,18 @@ class Readings:
                 self.record_read(read)
 
         return observe_hook(observe)
+
+    def _record_failure(
+        self, reading: Reading, error: BaseException, outer: Reading | None, invoking_agent: InvokingAgent
+    ) -> None:
+        """Record that a store raised. A store that reads from it may handle the error, otherwise no model is called."""
+        reduction = reading.reduction
+        reduction.before = reading.stored or [message for read in reading.inner for message in read.out]
+        if outer is None:
+            reduction.prevented_call(error, self.with_agent_name(invoking_agent))
+        else:
+            outer.inner.append(Read(invoking_agent, reduction.before))
+            outer.reduction.adopt_attempts(reduction)
 
     def record_call(self, instrumentation: Instrumentation, request: ClientRequest) -> ModelCall:
         """Record a model call: the steps of its read, then what the store returned, then the request.
