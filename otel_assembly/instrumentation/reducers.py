@@ -78,14 +78,17 @@ def policy_name(
     packages: Iterable[str],
     *endings: str,
     names: Mapping[str, str] = {},  # never written to
+    lambda_name: str = "<lambda>",
 ) -> str:
     """Return the name of a reducer's step, of low cardinality.
 
-    It is the name of the class or function if the program defines it. For the framework's own reducers, which are
-    defined in `packages`, it is the name in `names`, or else the class name without the `endings`, in snake case. The
-    last ending is removed first.
+    It is the name of the class or function if the program defines it, and `lambda_name` for a lambda. For the
+    framework's own reducers, which are defined in `packages`, it is the name in `names`, or else the class name without
+    the `endings`, in snake case. The endings are removed one after another.
     """
     name = str(getattr(reducer, "__name__", type(reducer).__name__))
+    if name == "<lambda>":
+        return lambda_name
     if not is_own(reducer, packages):
         return name
     if name in names:

@@ -154,10 +154,10 @@ def _observe_agent_callbacks(
 ) -> ReducerObservation:
     """Record the edits of an agent's callbacks as a step, named after the callback if it is the only one."""
     callbacks = getattr(invocation_context.agent, "canonical_before_model_callbacks", ())
-    names = [policy_name(callback, ()) for callback in callbacks]
+    names = [policy_name(callback, (), lambda_name="before_model_callback") for callback in callbacks]
     if not names:
         return None
-    name = "before_model_callback" if len(names) != 1 or names[0].startswith("<") else names[0]  # a lambda has no name
+    name = names[0] if len(names) == 1 else "before_model_callback"
     return (yield from observe_edits(StepReport(name, kind=None), partial(client_request, llm_request)))
 
 

@@ -38,12 +38,6 @@ if TYPE_CHECKING:
 _PACKAGES: Final = ("agents",)
 
 
-def _policy_name(reducer_object: Any, default: str = "") -> str:
-    """Return the policy name of a function or object; the default for a lambda, which has no name."""
-    name = policy_name(reducer_object, _PACKAGES)
-    return default if name.startswith("<") else name
-
-
 @reducer
 def _record_filter(
     _: Instrumentation, /, *__: Any, run_config: Any, input_items: Any, system_instructions: Any, **___: Any
@@ -53,7 +47,7 @@ def _record_filter(
     if input_filter is None or is_ours(input_filter):
         return None
     report = StepReport(
-        _policy_name(input_filter, "call_model_input_filter"),
+        policy_name(input_filter, _PACKAGES, lambda_name="call_model_input_filter"),
         input_items,
         config=settings_of(input_filter) if is_own(input_filter, _PACKAGES) else {},
         prompts_before=as_prompts(system_instructions),
@@ -74,7 +68,7 @@ def _run_agent(*_: Any, **__: Any) -> InvokingAgent | None:
 
 
 def _observe_capability(_: Instrumentation, capability: Any, context: Any) -> ReducerObservation:
-    report = StepReport(_policy_name(capability), context)
+    report = StepReport(policy_name(capability, _PACKAGES), context)
     return replace(report, after=(yield report))
 
 
@@ -90,7 +84,9 @@ def execute_handoffs(_: Instrumentation, *__: Any, **kwargs: Any) -> Observation
     after = items_of(result.original_input, [*result.pre_step_items, *result.new_step_items])
     if invoking_agent is not None and not same(before, after):
         input_filter = kwargs["run_handoffs"][0].handoff.input_filter or kwargs["run_config"].handoff_input_filter
-        policy = "nest_handoff_history" if input_filter is None else _policy_name(input_filter, "handoff_input_filter")
+        policy = "nest_handoff_history"
+        if input_filter is not None:
+            policy = policy_name(input_filter, _PACKAGES, lambda_name="handoff_input_filter")
         DEFERRED_REDUCTIONS.put(invoking_agent, StepReport(policy, before, after))
 
 
@@ -116,7 +112,8 @@ def prepare_input(instrumentation: Instrumentation, *args: Any, **kwargs: Any) -
     callback = argument(args, kwargs, 2, "session_input_callback")
     policy, kind = FRAMEWORK, None
     if callback is not None:
-        policy, kind = _policy_name(callback, "session_input_callback"), "reduction"
+        policy = policy_name(callback, _PACKAGES, lambda_name="session_input_callback")
+        kind = "reduction"
     reduction = Reduction(instrumentation, StepReport(policy, kind=kind))
     with context_value(_LOADED, loaded), reduction.tracked():
         result = yield
@@ -124,10 +121,8 @@ def prepare_input(instrumentation: Instrumentation, *args: Any, **kwargs: Any) -
     if kwargs.get("include_history_in_prepared_input", True):
         reduction.before, after = [*loaded, *items_of(argument(args, kwargs, 0, "input"))], items_of(result[0])
         if callback is None:  # only the SDK's own removal of orphaned items changes the input
-            places = locate(reduction.before, after) or ()
-            before = reduction.before
-            kept = [before[place] for place in places]
-            reduction.report = replace(reduction.report, verdicts=left_for(before, kept, _orphan_reason))
+            kept = [reduction.before[place] for place in locate(reduction.before, after) or ()]
+            reduction.report = replace(reduction.report, verdicts=left_for(reduction.before, kept, _orphan_reason))
         reduction.done(after, invoking_agent=invoking_agent)
 
 

@@ -36,10 +36,9 @@ _NAMES: Final = {
 
 def _policy(capability: Any) -> str:
     """Return the name of a capability's step; a history processor is named after its function."""
-    if type(capability).__name__ != "ProcessHistory":
-        return policy_name(capability, _PACKAGES, "Compaction", names=_NAMES)
-    name = policy_name(capability.processor, ())
-    return "history_processor" if name.startswith("<") else name  # a lambda is named "<lambda>"
+    if type(capability).__name__ == "ProcessHistory":
+        return policy_name(capability.processor, (), lambda_name="history_processor")
+    return policy_name(capability, _PACKAGES, "Compaction", names=_NAMES)
 
 
 def _kind(capability: Any) -> str | None:
