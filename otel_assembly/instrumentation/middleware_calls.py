@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from contextvars import ContextVar
 
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.instrumentation.known_reducers import ReducerSpec
     from otel_assembly.instrumentation.model_call import ClientRequest
 
 
@@ -46,23 +45,13 @@ class MiddlewareReduction(Reduction):
         if self.report.kind is not None or self.step is not None:
             super().failed(error)
 
-    def record_output(
-        self, prompts: Sequence[str] | None, after: ClientRequest, known: tuple[ReducerSpec, Any] | None = None
-    ) -> None:
-        """Record the request that the middleware passes on; `prompts` are the system prompts that it received.
-
-        `known` has the specification of the reducer and the reducer; it is None for other middleware.
-        """
+    def record_output(self, prompts: Sequence[str] | None, after: ClientRequest) -> None:
+        """Record the request that the middleware passes on; `prompts` are the system prompts that it received."""
         call = self.resolve_model_call() if prompts != after.prompts else None
         if call is not None:  # the call gets the earlier prompts first, so that the step contains only the change
             call.observe_messages(call.out if call.messages is not None else self.before, prompts=prompts)
-        changed_prompts = after.prompts if prompts != after.prompts else None
-        if known is not None:
-            spec, reducer = known
-            spec.done(self, reducer, list(after.messages), prompts=changed_prompts)
-        else:
-            self.report = replace(self.report, prompts=changed_prompts)
-            self.done(list(after.messages))
+        self.report = replace(self.report, prompts=after.prompts if prompts != after.prompts else None)
+        self.done(list(after.messages))
 
 
 class MiddlewareCall(TrackedRun):
@@ -76,7 +65,6 @@ class MiddlewareCall(TrackedRun):
         reads: Returns the messages and system prompts of a request.
         middleware_context: The values of context variables within the middleware.
         next_layer_context: The values of context variables within the next layer.
-        known: The specification of the reducer, and the reducer; None for other middleware.
     """
 
     def __init__(
@@ -87,14 +75,12 @@ class MiddlewareCall(TrackedRun):
         request: Any,
         middleware_context: Mapping[ContextVar[Any], Any] = {},  # never written to
         next_layer_context: Mapping[ContextVar[Any], Any] = {},  # likewise
-        known: tuple[ReducerSpec, Any] | None = None,
     ) -> None:
         self._instrumentation = instrumentation
         self._begin_reduction = begin_reduction
         self._read = reads
         self._middleware_context = ContextBoundRun(instrumentation, None, middleware_context)
         self._next_layer_context = {**next_layer_context, REDUCTION: None}
-        self._known = known
         original_request = reads(request)
         self._prompts = original_request.prompts  # read now, because a middleware may change the request in place
         self._reduction = begin_reduction(original_request.messages)
@@ -120,7 +106,7 @@ class MiddlewareCall(TrackedRun):
         """
         self._called_next = True
         reduction = self._reduction
-        reduction.record_output(self._prompts, self._read(request), self._known)
+        reduction.record_output(self._prompts, self._read(request))
         self._reduction = self._begin_reduction(reduction.before)  # for another call of the next layer
         return ContextBoundRun(self._instrumentation, None, self._next_layer_context, on_end=self._next_layer_ended)
 

@@ -59,9 +59,22 @@ def middleware_scope(
                 assembled(conversation, call)
 
 
-def reducing_middleware_hook(
-    known: ReducerSpec, scope: Callable[..., AbstractContextManager[ModelCall | None]]
-) -> Wrap:
+class _ReducerCall(MiddlewareReduction):
+    """One call of a reducing middleware, whose output is recorded as its specification describes."""
+
+    def __init__(
+        self, spec: ReducerSpec, reducer: Any, instrumentation: Instrumentation, before: Sequence[Any]
+    ) -> None:
+        super().__init__(instrumentation, StepReport(spec.policy, before, config=spec.config(reducer)))
+        self._spec = spec
+        self._reducer = reducer
+
+    def record_output(self, prompts: Sequence[str] | None, after: ClientRequest) -> None:
+        """Record the messages that the middleware passes on; it gets and changes no system prompts."""
+        self._spec.done(self, self._reducer, list(after.messages))
+
+
+def reducing_middleware_hook(spec: ReducerSpec, scope: Callable[..., AbstractContextManager[ModelCall | None]]) -> Wrap:
     """Return a wrapper for a reducing middleware's coroutine function, called with the next layer and the messages.
 
     `scope` returns the context manager in which the middleware runs, such as `middleware_scope`, from the
@@ -74,17 +87,15 @@ def reducing_middleware_hook(
         # The original is `async def (reducer, call_next, messages, *rest)`; its caller may name the arguments.
         reducer, call_next, messages, *rest = inspect.signature(original).bind(*args, **kwargs).args
 
-        def begin_reduction(before: Sequence[Any]) -> MiddlewareReduction:
-            return MiddlewareReduction(instrumentation, StepReport(known.policy, before, config=known.config(reducer)))
-
         def messages_first(request: Any, next_layer: Any, *others: Any) -> Any:
             return original(reducer, next_layer, request, *others)
 
         with scope(instrumentation, call_next, messages, *rest) as call:
             if call is None:
                 return await original(reducer, call_next, messages, *rest)
+            begin_reduction = partial(_ReducerCall, spec, reducer, instrumentation)
             # The request is the list of messages, so `ClientRequest` reads it.
-            begin = partial(MiddlewareCall, instrumentation, begin_reduction, ClientRequest, known=(known, reducer))
+            begin = partial(MiddlewareCall, instrumentation, begin_reduction, ClientRequest)
             return await wrap_middleware(messages_first, instrumentation, begin)(messages, call_next, *rest)
 
     return middleware
