@@ -12,13 +12,9 @@ from otel_assembly.instrumentation.hooks import Hook, LazyWrappers, SubclassHook
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from types import ModuleType
-
     from otel_assembly.instrumentation.ag2 import channels, conversation, messages, policies, reducers
     from otel_assembly.instrumentation.client_frameworks import agents
     from otel_assembly.instrumentation.client_frameworks import reducers as transforms
-    from otel_assembly.instrumentation.instrumented import Instrumentation
 else:
     channels, conversation, messages, policies, reducers = (
         LazyWrappers(f"{__package__}.{module}")
@@ -101,10 +97,10 @@ class AG2Instrumentor(AssemblyInstrumentor):
     framework = "ag2"
     requires = ("ag2 >= 0.12.2, < 2",)
     # Not the package: a folder of the program can also be named `ag2`, but does not contain this module.
-    on_import: ClassVar[Mapping[str, Callable[[ModuleType, Instrumentation], None]]] = dict.fromkeys(
+    on_import: ClassVar = dict.fromkeys(
         ("ag2.agent", "autogen.beta.agent"), lambda module, _: messages.register(str(module.__package__))
     )
-    hooks: ClassVar[tuple[Hook, ...]] = (
+    hooks: ClassVar = (
         *_hooks("ag2", _RELEASED, _RELEASED, _RELEASED),
         *_hooks("autogen.beta", _BETA, f">= 0.13, {_BETA}", f">= 0.14, {_BETA}"),
         Hook("autogen.beta.agent", "Agent._execute", conversation.execute, _TURNS, "< 0.14"),

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from otel_assembly.instrumentation.hooks import Hook, LazyWrappers, in_module
+from otel_assembly.instrumentation.hooks import LazyWrappers, in_module
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from otel_assembly.instrumentation.agentscope import conversation, reducers
 else:
     conversation, reducers = (LazyWrappers(f"{__package__}.{module}") for module in ("conversation", "reducers"))
@@ -20,8 +18,8 @@ class AgentScopeInstrumentor(AssemblyInstrumentor):
 
     framework = "agentscope"
     requires = ("agentscope >= 2.0.4, < 3",)
-    rows: ClassVar[Mapping[str, str]] = {"agentscope.message": "otel_assembly.instrumentation.agentscope.messages"}
-    hooks: ClassVar[tuple[Hook, ...]] = (
+    rows: ClassVar = {"agentscope.message": f"{__package__}.messages"}
+    hooks: ClassVar = (
         *in_module(
             "agentscope.agent._agent",
             ("Agent._reply_impl", conversation.reply, "one run per reply"),

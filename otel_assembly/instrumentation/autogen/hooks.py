@@ -10,7 +10,7 @@ from otel_assembly.instrumentation.hooks import Hook, LazyWrappers, SubclassHook
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from otel_assembly.instrumentation.autogen import reducers, runs
     from otel_assembly.instrumentation.instrumented import Instrumentation
@@ -62,7 +62,7 @@ class AutoGenInstrumentor(AssemblyInstrumentor):
 
     framework = "autogen"
     requires = ("autogen-core >= 0.7, < 0.8",)
-    hooks: ClassVar[tuple[Hook, ...]] = (
+    hooks: ClassVar = (
         *in_module(
             "autogen_core.model_context",
             ("ChatCompletionContext.__init__", _init_hook, "subclasses whose definition was not noticed"),
@@ -100,7 +100,7 @@ class AutoGenInstrumentor(AssemblyInstrumentor):
         ),
         Hook(f"{_TEAMS}._base_group_chat", "BaseGroupChat.run_stream", runs.team_run_hook, "a team's run"),
     )
-    rows: ClassVar[Mapping[str, str]] = {_MODELS: "otel_assembly.instrumentation.autogen.messages"}
+    rows: ClassVar = {_MODELS: f"{__package__}.messages"}
 
 
 hide_frames(globals())

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from otel_assembly.instrumentation.hooks import Hook, LazyWrappers, in_class, in_module
+from otel_assembly.instrumentation.hooks import LazyWrappers, in_class, in_module
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from otel_assembly.instrumentation.langchain import (
         chains,
         lambdas,
@@ -48,10 +46,8 @@ class LangChainInstrumentor(AssemblyInstrumentor):
     framework = "langchain"
     requires = ("langchain-core >= 1.0, < 2",)
     apart = frozenset({"langchain", "langchain_classic", "langgraph"})
-    rows: ClassVar[Mapping[str, str]] = {
-        "langchain_core.messages.utils": "otel_assembly.instrumentation.langchain.messages"
-    }
-    hooks: ClassVar[tuple[Hook, ...]] = (
+    rows: ClassVar = {"langchain_core.messages.utils": f"{__package__}.messages"}
+    hooks: ClassVar = (
         *in_module(
             "langchain_core.messages.utils",
             ("_last_max_tokens", token_trimming.last_max_tokens, "trim_messages with strategy 'last'"),

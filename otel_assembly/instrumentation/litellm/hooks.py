@@ -28,7 +28,7 @@ class LiteLLMInstrumentor(AssemblyInstrumentor):
 
     framework = "litellm"
     requires = ("litellm >= 1.60",)
-    hooks: ClassVar[list[Hook]] = [
+    hooks: ClassVar = [
         *in_module(
             "litellm.main",
             ("completion acompletion", calls.completion, _REQUESTS),

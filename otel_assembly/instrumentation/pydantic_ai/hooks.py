@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from otel_assembly.instrumentation.hooks import Hook, LazyWrappers, SubclassHook, in_module
+from otel_assembly.instrumentation.hooks import LazyWrappers, SubclassHook, in_module
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class PydanticAIInstrumentor(AssemblyInstrumentor):
 
     framework = "pydantic_ai"
     requires = ("pydantic-ai-slim >= 2, < 3",)
-    hooks: ClassVar[tuple[Hook, ...]] = (
+    hooks: ClassVar = (
         *in_module(
             "pydantic_ai.capabilities.combined",
             (
