@@ -95,7 +95,7 @@ _MODULE_NAMES: Final = {
     "langchain.prepared_calls": "GraphPosition GraphContext PreparedCalls PreparedOutside Where",
     "langchain.runs": "PreparedRun",
     "langchain.summaries": "Summary summarizer_input_hook summary_hook",
-    "langchain.token_trimming": "CountedTrim trims",
+    "langchain.trims": "CountedTrim trims",
     "litellm": "LiteLLMInstrumentor",
     "llama_index.memory_reads": "Read Reading ReadingRun Readings",
     "openai_agents.multi_call_runs": "MultiCallRun",

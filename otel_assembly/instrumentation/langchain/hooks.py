@@ -8,19 +8,11 @@ from otel_assembly.instrumentation.hooks import LazyWrappers, in_class, in_modul
 from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor
 
 if TYPE_CHECKING:
-    from otel_assembly.instrumentation.langchain import (
-        chains,
-        lambdas,
-        middleware,
-        model_calls,
-        reducers,
-        runs,
-        token_trimming,
-    )
+    from otel_assembly.instrumentation.langchain import chains, lambdas, middleware, model_calls, reducers, runs, trims
 else:
-    chains, lambdas, middleware, model_calls, reducers, runs, token_trimming = (
+    chains, lambdas, middleware, model_calls, reducers, runs, trims = (
         LazyWrappers(f"{__package__}.{module}")
-        for module in ("chains", "lambdas", "middleware", "model_calls", "reducers", "runs", "token_trimming")
+        for module in ("chains", "lambdas", "middleware", "model_calls", "reducers", "runs", "trims")
     )
 
 #: The methods that call a chain: with one input, streaming, with a stream as input, and with several inputs.
@@ -50,8 +42,8 @@ class LangChainInstrumentor(AssemblyInstrumentor):
     hooks: ClassVar = (
         *in_module(
             "langchain_core.messages.utils",
-            ("_last_max_tokens", token_trimming.last_max_tokens, "trim_messages with strategy 'last'"),
-            ("_first_max_tokens", token_trimming.first_max_tokens, "trim_messages with strategy 'first'"),
+            ("_last_max_tokens", trims.last_max_tokens, "trim_messages with strategy 'last'"),
+            ("_first_max_tokens", trims.first_max_tokens, "trim_messages with strategy 'first'"),
             ("filter_messages merge_message_runs", lambdas.message_function, "calls of this function"),
         ),
         *in_class(
