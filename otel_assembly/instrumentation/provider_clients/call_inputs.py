@@ -70,8 +70,9 @@ def take_messages(call: RecordedCall, messages: Sequence[Any], match: ParentMatc
     positions: Sequence[int] = [-1] * len(messages)
     if parent is not None and match.evidence.is_stored:
         call.share_messages(parent)
-        for message in parent.answer_messages:
-            call.add_message(message, message_keys(message).fingerprint, _size_of(message))
+        call.messages += parent.answer_messages
+        call.fingerprints += [message_keys(message).fingerprint for message in parent.answer_messages]
+        call.sizes += map(_size_of, parent.answer_messages)
     elif parent is not None and messages[: len(parent.messages)] == parent.messages:
         call.share_messages(parent)
         messages = messages[len(parent.messages) :]
@@ -82,11 +83,14 @@ def take_messages(call: RecordedCall, messages: Sequence[Any], match: ParentMatc
     added = 0
     for message, position in zip(messages, positions, strict=True):
         if parent is not None and position >= 0 and parent.messages[position] == message:
-            call.add_message(parent.messages[position], parent.fingerprints[position], parent.sizes[position])
+            call.messages.append(parent.messages[position])
+            call.fingerprints.append(parent.fingerprints[position])
+            call.sizes.append(parent.sizes[position])
         else:
-            size = _size_of(message)
-            call.add_message(copied(message), message_keys(message).fingerprint, size)
-            added += size
+            call.messages.append(copied(message))
+            call.fingerprints.append(message_keys(message).fingerprint)
+            call.sizes.append(_size_of(message))
+            added += call.sizes[-1]
     return added
 
 

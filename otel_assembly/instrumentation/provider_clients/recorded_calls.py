@@ -128,12 +128,6 @@ class RecordedCall:
         self.fingerprints = parent.fingerprints.copy()
         self.sizes = parent.sizes.copy()
 
-    def add_message(self, message: Any, fingerprint: int, size: int) -> None:
-        """Add a message behind the others."""
-        self.messages.append(message)
-        self.fingerprints.append(fingerprint)
-        self.sizes.append(size)
-
     @property
     def client(self) -> object | None:
         """The client object; None if it no longer exists or does not support weak references."""
