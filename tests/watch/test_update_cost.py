@@ -65,7 +65,10 @@ def calls_of_an_update(path, log_format, calls):
     return max(counts)
 
 
-@pytest.mark.parametrize("log_format", [claude_code, codex, gemini_cli])
+@pytest.mark.parametrize(
+    "log_format",
+    [claude_code, *(pytest.param(log_format, marks=pytest.mark.slow) for log_format in (codex, gemini_cli))],
+)
 def test_an_update_makes_as_many_calls_for_a_long_log_as_for_a_short_one(tmp_path, log_format):
     few, more, many = (calls_of_an_update(tmp_path / f"{count}.jsonl", log_format, count) for count in (10, 100, 1000))
     assert more <= 1.05 * few

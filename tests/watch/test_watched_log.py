@@ -239,7 +239,7 @@ def test_content_is_hidden_on_request(tmp_path):
         assert shown.texts == set()
 
 
-@pytest.mark.parametrize("after", [0, 1, 3, 4])
+@pytest.mark.parametrize("after", [0, 4, *(pytest.param(after, marks=pytest.mark.slow) for after in (1, 3))])
 def test_options_stand_before_the_path_and_after_it(tmp_path, after):
     log = tmp_path / "s-1.jsonl"
     log.write_text(lines(*compacted(logical=True).lines))
