@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from otel_assembly.tokens import TokenMeter
 
 CALLER = "caller"
+#: The kinds of events that a model's answer consists of.
+_ANSWERS: Final = frozenset({EventKind.RESPONSE, EventKind.TOOL_CALL})
 
 
 @dataclass(slots=True)
@@ -232,12 +234,28 @@ class Record:
     def turns(self) -> int:
         """The number of turns of the conversation since the ledger's last assembly, including this one.
 
-        0 if unknown: the first input of the ledger contains a response, so that the conversation began in another
-        process, or with another assembler.
+        Each new request with a response after it is a turn that this ledger did not record, unless this process
+        assembled it for another agent of the conversation. 0 if unknown: the first input of the ledger contains a
+        response, so that the conversation began in another process, or with another assembler.
         """
-        if self._turns is None:
-            self._turns = _turns_since(self.last, self.ledger_input, self.named)
-        return self._turns
+        if self._turns is not None:
+            return self._turns
+        last, source, history = self.last, self.ledger_input, self.ledger_input.view.history
+        turns, is_open = 1, False
+        if last is None:
+            turns = int(not 0 <= history.pairing.last_response < source.view.end)
+        elif self.named is not None:
+            for first, last_item in source.runs:
+                if last.next_item <= last_item < FIRST_MADE:
+                    new = range(max(first, last.next_item), last_item + 1)
+                    for kind in map(history.kind, source.numbered.item_ids.find(new)):
+                        if kind is EventKind.REQUEST:
+                            is_open = True
+                        elif is_open and kind in _ANSWERS:
+                            turns, is_open = turns + 1, False
+            turns = max(1, turns - (self.named.assemblies - last.assemblies)) if turns > 1 else 1
+        self._turns = turns
+        return turns
 
 
 def totals_of(record: Record) -> Totals:
@@ -248,10 +266,11 @@ def totals_of(record: Record) -> Totals:
     view_in, history = source.view, source.view.history
     table = history.table(meter)
     record.counted = history, table
+    # The items to send are counted exactly, also in the input's table, from which new items have their tokens.
     (table if sent.history is history else record.table(sent)).exact(sent)
     if table.estimated and record.numbered_out is not source.numbered:
         for position in source.numbered.item_ids.find(record.numbered_out.of(sent)):
-            table.tokens(position)  # counts an estimated item, also in the input's table, which has new items' tokens
+            table.tokens(position)
     view, prompts = view_in, record.prompts_in
     around = meter.framing.reply_priming + record.tools_tokens
     fixed_tokens = around + record.prompt_tokens(prompts)
@@ -417,34 +436,6 @@ def tokens_by_kind(record: Record) -> dict[str, int]:
         record.kinds = table.by_kind(view, known)
     parts = record.prompt_tokens(record.prompts_out), record.tools_tokens, framing, separators, *record.kinds
     return {name: tokens for name, tokens in zip(_NAMES, parts, strict=True) if tokens}
-
-
-#: The kinds of events that a model's answer consists of.
-_ANSWERS: Final = frozenset({EventKind.RESPONSE, EventKind.TOOL_CALL})
-
-
-def _turns_since(last: Snapshot | None, source: LedgerInput, named: NamedConversation | None) -> int:
-    """Return `Record.turns`: each new request with a response after it is a turn that this ledger did not record.
-
-    The turns that this process assembled for other agents of the conversation are not counted.
-    """
-    view, history = source.view, source.view.history
-    if last is None:
-        return 0 if 0 <= history.pairing.last_response < view.end else 1
-    if named is None:
-        return 1
-    start = last.next_item
-    turns, is_open = 1, False
-    for first, last_item in source.runs:
-        if not start <= last_item < FIRST_MADE:
-            continue
-        for position in source.numbered.item_ids.find(range(max(first, start), last_item + 1)):
-            kind = history.kind(position)
-            if kind is EventKind.REQUEST:
-                is_open = True
-            elif is_open and kind in _ANSWERS:
-                turns, is_open = turns + 1, False
-    return max(1, turns - (named.assemblies - last.assemblies)) if turns > 1 else 1
 
 
 @dataclass(slots=True)

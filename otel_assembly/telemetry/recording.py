@@ -488,7 +488,8 @@ class OpenRecording:
 
     def _link_model_call(self, record: Record, totals: Totals) -> None:
         """Link the span of the model call to this assembly, now or when that span starts."""
-        link = AssemblyLink(record.assembly_id, self._span.get_span_context(), bool(totals.dropped or totals.compacted))
+        reduced = bool(totals.dropped or totals.compacted)
+        link = AssemblyLink(record.assembly_id, self.assembly_reference.span, reduced)
         caller, running = self._caller, trace.get_current_span()
         # The call's span may have started during the assembly, possibly below other new spans.
         opened = running if running is not caller and is_opened_since(running, self._span) else None

@@ -23,7 +23,7 @@ from otel_assembly.recorder import NullRecorder
 from otel_assembly.telemetry import OpenTelemetryRecorder
 
 #: The most calls of the library's functions that recording adds to a turn of two messages.
-BOUND = 320
+BOUND = 300
 WARM_UP, TURNS = 8, 24
 
 
