@@ -101,6 +101,7 @@ def test_sessions_are_measured_on_every_log_that_there_is(tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_what_was_promised_stands_beside_what_was_measured(measured):
     table = promises(list(measured.values()))
     said = {row: cells[1] for row, cells in table["rows"].items()}
