@@ -272,7 +272,7 @@ def totals_of(record: Record) -> Totals:
         for position in source.numbered.item_ids.find(record.numbered_out.of(sent)):
             table.tokens(position)
     view, prompts = view_in, record.prompts_in
-    around = meter.framing.reply_priming + record.tools_tokens
+    around = meter.priming + record.tools_tokens
     fixed_tokens = around + record.prompt_tokens(prompts)
     tokens_in = tokens = fixed_tokens + table.sum(view)
     around_in = around_out = alerts = halts = 0
@@ -424,7 +424,7 @@ def tokens_by_kind(record: Record) -> dict[str, int]:
     """
     if record.error is not None:
         return {}
-    framing, separators = record.meter.framing.reply_priming, 0
+    framing, separators = record.meter.priming, 0
     for step in record.steps:
         framing += step.framing
         separators += step.separators
