@@ -259,9 +259,9 @@ def client(
 
 
 def _read_with_rules(read: Callable[[], ClientRequest | None], args: Sequence[Any]) -> ClientRequest | None:
-    """Return the client request, with the rules by which the client extends messages.
+    """Read the client request, and add what the client adds to messages (`ClientRules`), for counting their tokens.
 
-    The client is the first of the arguments, because the hooked function is one of its methods.
+    The rules are found by the class of the client: the first argument, because the hooked function is its method.
     """
     request = read()
     if request is None or request.client is not None or not args:

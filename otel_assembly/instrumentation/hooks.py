@@ -324,7 +324,11 @@ class _ObservedCall:
         return result
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        """Throw the original's exception into the observation; the exception itself passes through unchanged."""
+        """Throw the original's exception into the observation, so that it can record the failure and clean up.
+
+        The observation lets the exception pass; an exception of its own is suppressed and logged. The program always
+        gets the original's exception.
+        """
         if error is None or self._observation is None:
             return
         with self._instrumentation.suppress_errors():
@@ -332,7 +336,8 @@ class _ObservedCall:
                 self._observation.throw(error)
             except BaseException as raised:
                 # A generator turns a `StopIteration` thrown into it into a `RuntimeError` that has it as its cause.
-                if raised is not error and raised.__cause__ is not error:
+                has_passed = raised is error or raised.__cause__ is error
+                if not has_passed:
                     raise
             finally:
                 error.__traceback__ = trace  # without the generator's frames, which the throw added

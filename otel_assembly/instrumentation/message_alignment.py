@@ -143,13 +143,15 @@ def locate_each(whole: Sequence[Any], part: Sequence[Any]) -> Iterator[int]:
 
 
 def replace_at(whole: Sequence[Any], positions: Sequence[int], replacements: Sequence[Any]) -> list[Any]:
-    """Return a list without the messages at some positions, and with the replacements at the first of these.
+    """Return the messages after a reducer that received only those at some positions: its output replaces them.
 
-    Without any positions, the replacements are at the end.
+    The replacements are at the first of the positions; without any positions, they are at the end. Their number may be
+    another one: of ``[a, b, c, d]``, the positions 1 and 3 and the replacement ``s`` give ``[a, s, c]``.
     """
+    if not positions:
+        return [*whole, *replacements]
     removed = set(positions)
-    first = min(removed, default=len(whole))
-    end = max(removed, default=first - 1) + 1
+    first, end = min(removed), max(removed) + 1
     # The messages around the positions are copied by slices, because most reducers change one range of a conversation.
     between = range(first, end) if end - first > len(removed) else ()
     kept = [whole[position] for position in between if position not in removed]

@@ -120,15 +120,17 @@ def _not_sent(messages: Sequence[Any], sent: Sequence[Any]) -> list[Any]:
 
 
 def is_rendered(messages: Sequence[Any], sent: Sequence[Any]) -> bool:
-    """Return whether the text of a sent message contains other messages.
+    """Return whether one of the `sent` messages has some of `messages` written out in its text.
 
-    A copy of one message is not a rendering.
+    LangChain's hooks use it to recognize that a request continues a prepared call. A mere copy of one message does not
+    count. Requests of many messages are not searched, because each search reads their whole text.
     """
     if not messages or len(sent) > _MAX_SEARCHED:
         return False
     for texts in map(_texts, sent):
         rendered = rendered_in("\n".join(texts), messages, sent)
-        if len(rendered) > 1 or any(_texts(original) != texts for original in rendered):
+        is_copy = len(rendered) == 1 and _texts(rendered[0]) == texts
+        if rendered and not is_copy:
             return True
     return False
 

@@ -269,10 +269,10 @@ def stream_send(instrumentation: Instrumentation, stream: Any, event: Any, conte
 
 
 async def offered_schemas_of(context: Any) -> tuple[Mapping[str, Any], ...]:
-    """Return the schemas of the functions that are offered to the model; they count toward a plug-in's budget.
+    """Return the schemas of the tools that the model is offered, which count toward the budget of `AssembledPolicy`.
 
-    A running turn has them as soon as `llm_call_scope` has read them, with the tools that were passed to this run only.
-    Otherwise they are those of the agent's own tools.
+    If AG2 is instrumented, `llm_call_scope` has stored them in the turn before the policies run. They include the tools
+    that were passed to this run. Otherwise, the agent's own tools are read.
     """
     turn = turn_of(context)
     if turn is not None and turn.tools.schemas is not None:

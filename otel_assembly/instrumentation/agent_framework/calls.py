@@ -193,9 +193,12 @@ def _observe_strategy(strategy: Any, messages_of: Callable[[], Sequence[Any] | N
 
 @reducer
 def compaction(
-    _: Instrumentation, __: Any, messages: Any, *, compaction_strategy: Any = None, **___: Any
+    _: Instrumentation, _client: Any, messages: Any, *, compaction_strategy: Any = None, **_options: Any
 ) -> ReducerObservation:
-    """Wrap a client's compaction before each call. Messages that earlier rounds dropped are in its input again."""
+    """Wrap `BaseChatClient._prepare_messages_for_model_call`, in which a client compacts before each model call.
+
+    It receives the full list each time. So a message that was dropped before an earlier call is dropped again.
+    """
     return (yield from _observe_strategy(compaction_strategy, lambda: messages))
 
 

@@ -144,8 +144,8 @@ class _InAutoGen(Shape, AssembledChatCompletionContext):
     def load_component(cls, model: ComponentModel | dict[str, Any], expected: type[Any] | None = None) -> Any:
         """Create a context from a dumped configuration.
 
-        For the four contexts, of otel-assembly or of AutoGen, the class of this package is created. AutoGen loads any
-        other component.
+        If the configuration names one of the four contexts, of otel-assembly or of AutoGen, a context of this package
+        is created. AutoGen loads any other component.
 
         Args:
             model: The return value of `dump_component`.
@@ -157,9 +157,8 @@ class _InAutoGen(Shape, AssembledChatCompletionContext):
         component = ComponentModel(**model) if isinstance(model, dict) else model
         kind = named_in(CONTEXTS, component.provider)
         if kind is None:
-            return (
-                super().load_component(component) if expected is None else super().load_component(component, expected)
-            )
+            expected_class = () if expected is None else (expected,)  # AutoGen's default is not None
+            return super().load_component(component, *expected_class)
         if not issubclass(kind, expected or cls):
             problem = f"{component.provider!r} is no {(expected or cls).__name__}"
             raise ConfigurationError(f"component.provider: {problem}; load it with its own class")

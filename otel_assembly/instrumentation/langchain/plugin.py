@@ -62,7 +62,7 @@ class AssemblyMiddleware(Plugin[PluginConversation], AgentMiddleware):
             assembled = _run_blocking(self._run_policies(conversation, request))
         except HaltedError as halted:
             return _halt_message(halted)
-        with GRAPH_CONTEXT.after_plugin(request.messages, assembled.messages):
+        with GRAPH_CONTEXT.model_call_after_plugin(request.messages, assembled.messages):
             response = handler(assembled)
         if self._observers:
             _run_blocking(conversation.show(response_messages(response)))
@@ -74,7 +74,7 @@ class AssemblyMiddleware(Plugin[PluginConversation], AgentMiddleware):
             assembled = await self._run_policies(conversation, request)
         except HaltedError as halted:
             return _halt_message(halted)
-        with GRAPH_CONTEXT.after_plugin(request.messages, assembled.messages):
+        with GRAPH_CONTEXT.model_call_after_plugin(request.messages, assembled.messages):
             response = await handler(assembled)
         await conversation.show(response_messages(response))
         return response

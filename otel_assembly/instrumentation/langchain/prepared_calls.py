@@ -315,10 +315,11 @@ class GraphPosition:
             self.conversations.of(messages, call.invoking_agent.conversation)
         return call
 
-    def after_plugin(self, instrumentation: Instrumentation, before: Sequence[Any], after: Sequence[Any]) -> Self:
-        """Return the position in which a plug-in of otel-assembly calls the model, with the messages that it returned.
+    def restarted(self, instrumentation: Instrumentation, before: Sequence[Any], after: Sequence[Any]) -> Self:
+        """Return the position after a plug-in of otel-assembly, which made `after` of the messages `before`.
 
-        The plug-in records its assembly itself, so the call that was prepared before it ends, and a new one begins.
+        The plug-in has recorded that as an assembly of its own. So the call that was prepared before it ends, and a new
+        call with the input `after` begins.
         """
         known = self._find_call(before, is_request=True)
         if known is not None:
@@ -517,12 +518,17 @@ class GraphContext:
             raise
 
     @contextmanager
-    def after_plugin(self, before: Sequence[Any], after: Sequence[Any]) -> Iterator[None]:
-        """Run the rest of a model call in the block, after a plug-in of otel-assembly has assembled the messages."""
+    def model_call_after_plugin(self, before: Sequence[Any], after: Sequence[Any]) -> Iterator[None]:
+        """Call the model in the block, after a plug-in of otel-assembly made `after` of the messages `before`.
+
+        In an instrumented run, the request is recorded as a new call with the input `after`, because the plug-in has
+        recorded its own assembly. Outside of a run, nothing was prepared, so that no call has to be replaced.
+        """
         position = self.position()
-        if position.run is not None and position.run.instrumentation.is_enabled():
-            with position.run.instrumentation.suppress_errors():
-                position = position.after_plugin(position.run.instrumentation, before, after)
+        run = position.run
+        if run is not None and run.instrumentation.is_enabled():
+            with run.instrumentation.suppress_errors():
+                position = position.restarted(run.instrumentation, before, after)
         with context_value(self.current_position, position):
             yield
 

@@ -55,7 +55,7 @@ class AgentRun(ConversationRun):
         with context_value(_AGENT_RUN, self), super().current():
             yield
 
-    def take_reductions(self, messages: Sequence[Any]) -> tuple[list[Any], list[StepReport]]:
+    def take_framework_reductions(self, messages: Sequence[Any]) -> tuple[list[Any], list[StepReport]]:
         """Take the reports of the run's reducers, and return the messages of a call before them, and the reports.
 
         Only this call takes reports on a reduction between calls. Each call of the run takes those of the history.

@@ -39,7 +39,10 @@ from otel_assembly.instrumentation.provider_clients.conversations import current
 from otel_assembly.instrumentation.provider_clients.omissions import omission_verdicts
 from otel_assembly.instrumentation.provider_clients.own_prompts import OWN_PROMPTS
 from otel_assembly.instrumentation.provider_clients.parent_calls import ParentCalls
-from otel_assembly.instrumentation.provider_clients.program_reductions import PROGRAM_REDUCTIONS, take_reductions
+from otel_assembly.instrumentation.provider_clients.program_reductions import (
+    PROGRAM_REDUCTIONS,
+    take_program_reductions,
+)
 from otel_assembly.instrumentation.provider_clients.provider_edits import provider_edits
 from otel_assembly.instrumentation.provider_clients.recorded_calls import CallPosition, ParentMatch
 from otel_assembly.instrumentation.provider_clients.requests import plain, split_prompts
@@ -126,14 +129,14 @@ class ProviderCall(ClientCall):
         parent_input, has_omissions = input_of(match, body)
         model_messages = parent_input if is_stored_by_provider else body.messages
         # The framework's reducers, or else the program, can report what the input was before they reduced it.
-        call_input, reports = (parent_input, []) if run is None else run.take_reductions(body.messages)
+        call_input, reports = (parent_input, []) if run is None else run.take_framework_reductions(body.messages)
         program_reports: Sequence[StepReport] = ()
         if reports:  # the framework's reducers got these messages, so the program has no others
             has_omissions = False
         else:
             call_input = parent_input
             if PROGRAM_REDUCTIONS.get():
-                call_input, program_reports = take_reductions(
+                call_input, program_reports = take_program_reductions(
                     model_messages, conversation.id, call_input=parent_input, read=_without_prompts
                 )
         prompts = body.prompts if match.parent is None else list(match.parent.prompts)
@@ -151,7 +154,7 @@ class ProviderCall(ClientCall):
         # Differences between the last report's output and the request are the step `caller`.
         if program_reports:
             has_omissions = not same_objects(call.out, model_messages)
-        elif is_stored_by_provider:
+        elif is_stored_by_provider:  # the provider has the other messages, so the model reads what the steps left
             model_messages = call.out
         if has_omissions or prompts != body.prompts:
             self._record_omissions(call, before=call.out, after=model_messages, body=body, recorded=recorded)

@@ -118,7 +118,7 @@ def defer_reduction(report: StepReport) -> None:
     PROGRAM_REDUCTIONS.set((*waiting, reduction)[-_MOST_WAITING:])
 
 
-def take_reductions(
+def take_program_reductions(
     messages: Sequence[Any],
     conversation_id: str | None,
     *,
@@ -288,4 +288,4 @@ def _merged(earlier: Sequence[Any], now: Sequence[Any]) -> list[Any]:
     return [*merged, *now[start:]]
 
 
-DEFERRED_REDUCTIONS.take_reported = take_reductions
+DEFERRED_REDUCTIONS.take_reported = take_program_reductions

@@ -36,7 +36,10 @@ def is_summary(message: ChatMessageContent) -> bool:
 
 
 def is_prompt(message: Any) -> bool:
-    """Return whether a message is a system prompt if only system prompts precede it."""
+    """Return whether a message can be a system prompt, if it is one of the first messages (see `in_front`).
+
+    A summary has the system role too, but represents messages. A prompt can be represented as text only.
+    """
     return (
         isinstance(message, ChatMessageContent)
         and ROLES.get(message.role) is EventKind.SYSTEM
