@@ -143,7 +143,7 @@ def test_a_node_that_raises_is_told_and_raises(instrumentation, assembly_telemet
 
 def test_behind_a_plugin_what_came_out_is_sent(instrumentation, assembly_telemetry):
     def model(messages):
-        with GRAPH_CONTEXT.after_plugin(messages, messages[-1:]):
+        with GRAPH_CONTEXT.model_call_after_plugin(messages, messages[-1:]):
             asks(instrumentation, messages[-1:])  # told by the plug-in that made it
         asks(instrumentation, messages)
         return messages
