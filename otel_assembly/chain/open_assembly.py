@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from enum import Enum
 from functools import lru_cache, partial
 from inspect import isawaitable
@@ -204,10 +203,12 @@ class OpenAssembly:
         record = self.record
         record.ended_ns = record.ended_ns or time.time_ns()
         if record.model is not None:
-            with suppress(Exception):  # a framework's model name may be another type than a string
+            try:
                 window = prices.known_window(record.window, record.model)
-                if window is not record.window:
-                    record.window, record.totals = window, None  # the totals are computed again if they were needed
+            except Exception:  # noqa: BLE001  # a framework's model name may be another type than a string
+                return
+            if window is not record.window:
+                record.window, record.totals = window, None  # the totals are computed again if they were needed
 
     def _finish(self) -> Slices[None]:
         """Write the record to its span and to metrics; if the span was recorded, mark its items as exported."""
