@@ -9,8 +9,20 @@ from typing import TYPE_CHECKING, Final
 
 from otel_assembly._internal.lazy_imports import lazy_attributes, modules_of
 
-if TYPE_CHECKING:  # these two are names of `otel_assembly`, too
+if TYPE_CHECKING:  # what programs use of these names; `__all__` has all of them
     from otel_assembly.instrumentation.provider_clients.conversations import conversation as conversation
+    from otel_assembly.instrumentation.provider_clients.instrumentors import (
+        AnthropicInstrumentor as AnthropicInstrumentor,
+    )
+    from otel_assembly.instrumentation.provider_clients.instrumentors import BedrockInstrumentor as BedrockInstrumentor
+    from otel_assembly.instrumentation.provider_clients.instrumentors import CohereInstrumentor as CohereInstrumentor
+    from otel_assembly.instrumentation.provider_clients.instrumentors import (
+        GoogleGenAIInstrumentor as GoogleGenAIInstrumentor,
+    )
+    from otel_assembly.instrumentation.provider_clients.instrumentors import GroqInstrumentor as GroqInstrumentor
+    from otel_assembly.instrumentation.provider_clients.instrumentors import MistralInstrumentor as MistralInstrumentor
+    from otel_assembly.instrumentation.provider_clients.instrumentors import OllamaInstrumentor as OllamaInstrumentor
+    from otel_assembly.instrumentation.provider_clients.instrumentors import OpenAIInstrumentor as OpenAIInstrumentor
     from otel_assembly.instrumentation.provider_clients.program_reductions import record_reduction as record_reduction
 
 #: The modules are imported on first use: a program that only names conversations needs few of them.
