@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from importlib import metadata
 
 import pytest
@@ -12,7 +13,7 @@ from otel_assembly.cli import main
 
 
 @pytest.fixture
-def without(monkeypatch):
+def without(monkeypatch, tmp_path):
     """This environment without some packages."""
 
     def without(*packages):
@@ -30,6 +31,8 @@ def without(monkeypatch):
 
         monkeypatch.setattr(importlib.util, "find_spec", find_spec)
         monkeypatch.setattr(metadata, "version", version_of)
+        # Versions are remembered for each path.
+        monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
 
     return without
 
