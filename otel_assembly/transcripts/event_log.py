@@ -36,7 +36,9 @@ class EventLog:
         self.calls: list[LoggedCall] = []
         self._message_of = message_of
         self._response_of = response_of
-        self._view: list[Event] = []
+        #: The events of each message, and the messages of all groups but the last one, which can still grow.
+        self._groups: list[list[Event]] = []
+        self._messages: list[dict[str, Any] | None] = []
         self._responses: set[str] = set()
         #: The messages by the ids of their events. The events are kept too, because a new event could get a free id.
         self._merged: dict[tuple[int, ...], tuple[list[Event], dict[str, Any]]] = {}
@@ -49,7 +51,14 @@ class EventLog:
             self._responses.add(response)
             self.calls.append(LoggedCall(response, self.messages(), self._reduction))
             self._reduction = None
-        self._view.append(event)
+        self._append(event)
+
+    def _append(self, event: Event) -> None:
+        response = self._response_of(event)
+        if self._groups and response and self._response_of(self._groups[-1][-1]) == response:
+            self._groups[-1].append(event)
+        else:
+            self._groups.append([event])
 
     def condense(
         self, policy: str, forgotten: Iterable[Any], summary: dict[str, Any] | None, offset: Any, call_id: str = ""
@@ -66,25 +75,32 @@ class EventLog:
         before = self.messages()
         removed = {str(name) for name in forgotten}
         self._responses.add(call_id)
-        self._view = [event for event in self._view if str(event.get("id")) not in removed]
+        view = [event for group in self._groups for event in group if str(event.get("id")) not in removed]
         created: list[dict[str, Any]] = []
         if summary is not None:
             message = ChatSummary(summary)
-            place = offset if isinstance(offset, int) and offset >= 0 else len(self._view)
-            self._view.insert(place, {"summary message": message})
+            view.insert(offset if isinstance(offset, int) and offset >= 0 else len(view), {"summary message": message})
             created.append(message)
+        self._groups, self._messages = [], []
+        for event in view:
+            self._append(event)
         self._reduction = LoggedReduction(policy, before, created, call_id=call_id)
 
     def messages(self) -> list[dict[str, Any]]:
         """Return the messages of the events in the view."""
-        groups: list[list[Event]] = []
-        for event in self._view:
-            response = self._response_of(event)
-            if groups and response and self._response_of(groups[-1][-1]) == response:
-                groups[-1].append(event)
-            else:
-                groups.append([event])
-        return [message for group in groups if (message := self._message(group)) is not None]
+        self._messages += map(self._message, self._groups[len(self._messages) : -1])
+        messages = [*self._messages, *map(self._message, self._groups[-1:])]
+        return [message for message in messages if message is not None]
+
+    def pending(self) -> tuple[list[dict[str, Any]], Counter[str]]:
+        """Return the messages of the events, and the skipped events; the last message can still get more parts."""
+        self._messages += map(self._message, self._groups[len(self._messages) : -1])
+        known, skipped = len(self._merged), self.skipped.copy()
+        messages, with_last = self.messages(), self.skipped
+        self.skipped = skipped
+        while len(self._merged) > known:
+            self._merged.popitem()
+        return messages, with_last
 
     def _message(self, group: list[Event]) -> dict[str, Any] | None:
         if "summary message" in group[0]:

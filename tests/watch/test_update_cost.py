@@ -43,6 +43,19 @@ def gemini_cli(calls):
         yield [{"id": f"m{number}", "type": "gemini", "content": f"I read {number}.", "toolCalls": [tool]}]
 
 
+def openhands(calls):
+    request = {"role": "user", "content": [{"type": "text", "text": "Read all files."}]}
+    yield [{"id": "u", "source": "user", "kind": "MessageEvent", "llm_message": request}]
+    for number in range(calls):
+        tool = {"tool_call_id": f"t{number}", "tool_name": "read"}
+        action = {"id": f"a{number}", "source": "agent", "kind": "ActionEvent", "llm_response_id": f"r{number}"}
+        result_text = [{"type": "text", "text": f"content {number}"}]
+        yield [
+            {**action, **tool, "tool_call": {"arguments": "{}"}, "thought": []},
+            {"id": f"o{number}", "kind": "ObservationEvent", **tool, "observation": {"content": result_text}},
+        ]
+
+
 def calls_of_an_update(path, log_format, calls):
     """The Python calls of the library from an appended model call to the patch of the page."""
     lines = ["".join(f"{json.dumps(record)}\n" for record in records) for records in log_format(calls + 3)]
@@ -67,7 +80,7 @@ def calls_of_an_update(path, log_format, calls):
 
 @pytest.mark.parametrize(
     "log_format",
-    [claude_code, *(pytest.param(log_format, marks=pytest.mark.slow) for log_format in (codex, gemini_cli))],
+    [claude_code, *(pytest.param(log_format, marks=pytest.mark.slow) for log_format in (codex, gemini_cli, openhands))],
 )
 def test_an_update_makes_as_many_calls_for_a_long_log_as_for_a_short_one(tmp_path, log_format):
     few, more, many = (calls_of_an_update(tmp_path / f"{count}.jsonl", log_format, count) for count in (10, 100, 1000))

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from otel_assembly.transcripts.conversation import Conversation, arrived_messages
+from otel_assembly.transcripts.conversation import Arrivals, Conversation, arrived_messages
 from otel_assembly.transcripts.event_log import EventLog
+from otel_assembly.transcripts.growing_log import GrowingLog
 from otel_assembly.transcripts.log_records import count_unknown, fields_of, log_objects, objects_in, text_in, texts_of
 from otel_assembly.transcripts.messages import as_name, as_text, call_message, function_call
 from otel_assembly.transcripts.transcript_format import Check, Sample, TranscriptFormat
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Iterator
 
+    from otel_assembly.transcripts.conversation import LoggedCall
     from otel_assembly.transcripts.records import Record
 
     Event = dict[str, Any]
@@ -89,40 +92,48 @@ _KINDS_1 = frozenset(
 )
 
 
-def _read_1(records: Iterator[Record]) -> Iterator[Conversation]:
-    events = EventLog(_message_1, _response_1)
-    for event in log_objects(records, events.skipped):
-        kind = text_in(event, "kind")
+class _Events1(GrowingLog):
+    """The events of version 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._events = EventLog(_message_1, _response_1)
+        self._arrivals = Arrivals()
+        self._arrived = 0
+
+    def add_object(self, record: Event) -> None:
+        kind = text_in(record, "kind")
         if kind == "Condensation":
-            forgotten = event.get("forgotten_event_ids")
-            forgotten = forgotten if isinstance(forgotten, list) else []
-            events.condense(
+            forgotten = record.get("forgotten_event_ids")
+            self._events.condense(
                 "condensation",
-                forgotten,
-                _summary(event.get("summary")),
-                event.get("summary_offset"),
-                _response_1(event),
+                forgotten if isinstance(forgotten, list) else [],
+                _summary(record.get("summary")),
+                record.get("summary_offset"),
+                _response_1(record),
             )
         elif kind in _KINDS_1:
-            events.add(event)
+            self._events.add(record)
         elif kind not in _SILENT:
-            count_unknown(events.skipped, "event", kind)
-    yield _conversation(events)
+            count_unknown(self.skipped, "event", kind)
+
+    def conversations(self) -> Iterator[Conversation]:
+        calls = list(self._events.calls)
+        for call in calls[self._arrived :]:
+            self._arrivals.add(call)
+        self._arrived = len(calls)
+        pending, skipped = self._events.pending()
+        yield _conversation(calls, self._arrivals.messages(pending), self.skipped_so_far() + skipped)
 
 
 def _summary(text: Any) -> dict[str, Any] | None:
     return {"role": "user", "content": text} if isinstance(text, str) and text else None
 
 
-def _conversation(events: EventLog) -> Conversation:
-    has_system = any(message["role"] == "system" for call in events.calls[:1] for message in call.messages[:1])
-    return Conversation(
-        None,
-        arrived_messages(events.calls, events.messages()),
-        calls=events.calls,
-        unknown=("tools",) if has_system else ("system prompt", "tools"),
-        skipped=events.skipped,
-    )
+def _conversation(calls: list[LoggedCall], messages: list[dict[str, Any]], skipped: Counter[str]) -> Conversation:
+    has_system = any(message["role"] == "system" for call in calls[:1] for message in call.messages[:1])
+    unknown = ("tools",) if has_system else ("system prompt", "tools")
+    return Conversation(None, messages, calls=calls, unknown=unknown, skipped=skipped)
 
 
 def _message_0(event: Event) -> dict[str, Any] | None:
@@ -186,7 +197,7 @@ def _read_0(records: Iterator[Record]) -> Iterator[Conversation]:
             if "observation" in event and (cause := call_ids.get(str(event.get("cause")))):
                 event = {**event, "answered call": cause}
             events.add(event)
-    yield _conversation(events)
+    yield _conversation(events.calls, arrived_messages(events.calls, events.messages()), events.skipped)
 
 
 def _has_kinds(sample: Sample) -> bool:
@@ -212,8 +223,9 @@ OPENHANDS = TranscriptFormat(
         Check("an event with 'source'", _has_source),
         Check("an event of kind 'MessageEvent' or 'ActionEvent'", _has_kinds),
     ),
-    _read_1,
+    lambda records: _Events1().read(records),
     is_log=True,
+    new_log=_Events1,
 )
 OPENHANDS_0 = TranscriptFormat(
     "OpenHands 0",
