@@ -21,6 +21,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.lazy_imports import LazyModule
+from otel_assembly._internal.slices import LISTED
 from otel_assembly.chain.policy_contract import (
     apply_to_lists,
     changed_input_error,
@@ -150,7 +151,10 @@ class OpenAssembly:
                 serial_slices.finish()
                 self.succeeded()
             return
-        await serial_slices.do(self._succeed(), whole=True)
+        if serial_slices.queue or (self.recording.measured and len(self.record.ledger_input.view) > LISTED):
+            await serial_slices.do(self._succeed(), whole=True)
+        else:
+            self.succeeded()
 
     def _succeed(self) -> Slices[None]:
         record, recording = self.record, self.recording
