@@ -119,10 +119,11 @@ def prepare_input(instrumentation: Instrumentation, *args: Any, **kwargs: Any) -
         result = yield
     # Without the history, which the provider then has, the result contains only new items.
     if kwargs.get("include_history_in_prepared_input", True):
-        reduction.before, after = [*loaded, *items_of(argument(args, kwargs, 0, "input"))], items_of(result[0])
+        before, after = [*loaded, *items_of(argument(args, kwargs, 0, "input"))], items_of(result[0])
+        reduction.before = before
         if callback is None:  # only the SDK's own removal of orphaned items changes the input
-            kept = [reduction.before[place] for place in locate(reduction.before, after) or ()]
-            reduction.report = replace(reduction.report, verdicts=left_for(reduction.before, kept, _orphan_reason))
+            kept = [before[place] for place in locate(before, after) or ()]
+            reduction.report = replace(reduction.report, verdicts=left_for(before, kept, _orphan_reason))
         reduction.done(after, invoking_agent=invoking_agent)
 
 
