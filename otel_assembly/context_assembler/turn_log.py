@@ -235,7 +235,7 @@ class TurnLog:
     def _compared(self, turns: list[Any]) -> ComparedMessages | None:
         """Compare the known turns with the first of `turns`, and return which were compared; None if one changed."""
         known = len(self._turns)
-        if is_long(known) and self._sent and equal(turns[:known], self._turns):
+        if is_long(known) and self._sent and self._starts_with_known(turns):
             *before, (start, _) = self._sent
             sent = [*chain.from_iterable(starmap(range, before))]
             compared = self._rotation.choose(self._history.atom(start - 1) if start else 0, sent)
@@ -243,6 +243,12 @@ class TurnLog:
             if all(map(is_, now, then)) and _are_readable(now):
                 return compared if equal(read, contents(now)) else None
         return ComparedMessages() if self._continues(turns) else None
+
+    def _starts_with_known(self, turns: list[Any]) -> bool:
+        """Return whether `turns` begins with the known objects; copies are recognized early, by the first and last."""
+        known = len(self._turns)
+        same_ends = len(turns) >= known and turns[0] is self._turns[0] and turns[known - 1] is self._turns[-1]
+        return same_ends and equal(turns[:known], self._turns)
 
     def _continues(self, turns: list[Any]) -> bool:
         """Return whether the known turns are at the beginning of `turns` and their content did not change."""

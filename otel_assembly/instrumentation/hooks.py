@@ -326,7 +326,7 @@ class _ObservedCall:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         """Throw the original's exception into the observation, so that it can record the failure and clean up.
 
-        The observation lets the exception pass; an exception of its own is suppressed and logged. The program always
+        The observation lets the exception pass; another exception is suppressed and logged. The program always
         gets the original's exception.
         """
         if error is None or self._observation is None:

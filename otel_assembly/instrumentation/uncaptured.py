@@ -287,7 +287,7 @@ class Watchers:
     def begin(self, instrumentor: Hashable, *, own_provider: bool = False) -> None:
         """Add an instrumentor; the first one wraps the clients, unless the environment variable disables that.
 
-        `own_provider` is True if it records to providers of its own, which count even if no global one is configured.
+        `own_provider` is True if it records to separate providers, which count even if no global one is configured.
         """
         self._active[instrumentor] = own_provider
         if self._watch is None and os.environ.get(OTEL_ASSEMBLY_UNCAPTURED_HINT, "").strip().lower() != "false":

@@ -105,7 +105,7 @@ def _max_tokens(policy: Any, *_: Any) -> int:
 
 
 _INJECTION: Final = ReducerSpec(kind="injection")
-#: An object of its own, because the hook of policies recognizes an `AlertPolicy` by it.
+#: A separate object, because the hook of policies recognizes an `AlertPolicy` by it.
 ALERTS: Final = ReducerSpec(kind="injection")
 _TRANSPARENT: Final = {"transparent": "_transparent"}
 _OUTSIDE, _OVER = DecisionReason.OUTSIDE_WINDOW, DecisionReason.OVER_BUDGET

@@ -318,7 +318,7 @@ class GraphPosition:
     def restarted(self, instrumentation: Instrumentation, before: Sequence[Any], after: Sequence[Any]) -> Self:
         """Return the position after a plug-in of otel-assembly, which made `after` of the messages `before`.
 
-        The plug-in has recorded that as an assembly of its own. So the call that was prepared before it ends, and a new
+        The plug-in has recorded that as a separate assembly. So the call that was prepared before it ends, and a new
         call with the input `after` begins.
         """
         known = self._find_call(before, is_request=True)

@@ -101,7 +101,7 @@ class _Trim:
         None if the limit was not exceeded.
         """
         result_ids = set(map(id, result))
-        # The function counts a kept system message by itself; the other messages share the rest of the limit.
+        # The function counts a kept system message separately; the other messages share the rest of the limit.
         system = self._kept_system_message(result_ids)
         rest = self._messages if system is None else self._messages[1:]
         system_tokens = next((tokens for _, message, tokens in self._counts if message is system), 0)
