@@ -183,7 +183,7 @@ class TurnLog:
                 new = source.events[len(self._turns) : len(recent)]
             else:
                 turns = [*older, *recent]
-                found = self._compared(turns)
+                found = self._compare_known(turns)
                 if found is None:
                     self._begin()
                 compared = found or compared
@@ -209,9 +209,10 @@ class TurnLog:
             )
 
     def verify(self, turns: Turns, sent: Sequence[Run]) -> bool:
-        """Return whether the turns to send, and the atom in front of them, have the content that was read.
+        """Return whether the turns to send, and the atom in front of the last range, have the content that was read.
 
-        If not, the log is cleared, so that all turns are read again.
+        Turns that were compared when the task began are not compared again. If a turn changed, the log is cleared, so
+        that all turns are read again. The ranges are stored: the next task compares the turns that this one sends.
 
         Args:
             turns: The turns of this task.
@@ -226,22 +227,24 @@ class TurnLog:
             start = sent[-1][0]
             atom = self._history.atom(start - 1) if start else 0
             rest = turns.compared.others([*range(atom, start), *chain.from_iterable(starmap(range, sent))])
-            now, then = ([*map(items.__getitem__, rest)] for items in (self._turns, self._contents))
-            if equal(then, contents(now)):
+            now, old_contents = ([*map(items.__getitem__, rest)] for items in (self._turns, self._contents))
+            if equal(old_contents, contents(now)):
                 return True
             self._begin()
             return False
 
-    def _compared(self, turns: list[Any]) -> ComparedMessages | None:
-        """Compare the known turns with the first of `turns`, and return which were compared; None if one changed."""
+    def _compare_known(self, turns: list[Any]) -> ComparedMessages | None:
+        """Return which known turns were compared with the first of `turns`; None if these are others, or changed."""
         known = len(self._turns)
         if is_long(known) and self._sent and self._starts_with_known(turns):
             *before, (start, _) = self._sent
             sent = [*chain.from_iterable(starmap(range, before))]
             compared = self._rotation.choose(self._history.atom(start - 1) if start else 0, sent)
-            now, then, read = (compared.of(items, known) for items in (turns, self._turns, self._contents))
-            if all(map(is_, now, then)) and _are_readable(now):
-                return compared if equal(read, contents(now)) else None
+            now, old_turns, old_contents = (
+                compared.select(items, known) for items in (turns, self._turns, self._contents)
+            )
+            if all(map(is_, now, old_turns)) and _are_readable(now):
+                return compared if equal(old_contents, contents(now)) else None
         return ComparedMessages() if self._continues(turns) else None
 
     def _starts_with_known(self, turns: list[Any]) -> bool:

@@ -362,7 +362,9 @@ class Ledger:
         else:
             compared = ComparedMessages()
         self._compares_all, self._compared = False, compared
-        return self._have_content(*(compared.of(items, known) for items in (events, self._last_list, self._contents)))
+        return self._have_content(
+            *(compared.select(items, known) for items in (events, self._last_list, self._contents))
+        )
 
     def _have_content(self, events: list[Any], previous: list[Any], read: list[Any]) -> bool:
         """Return True if messages are the previous objects, and have the content that was read.

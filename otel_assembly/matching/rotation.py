@@ -23,17 +23,18 @@ class ComparedMessages:
     """The messages of one assembly's input that are compared.
 
     Attributes:
-        start: All messages from this position on are compared.
-        block: The positions in front of `start` whose turn it is.
-        sent: Further positions in front of `start`, ascending: messages that the previous assembly sent.
+        start: All messages from this position on are compared; 0, the default: all messages.
+        block: The positions in front of `start` that the rotation has reached.
+        sent: The positions in front of `start` of messages that the previous assembly sent, ascending; some can also be
+            in `block`.
     """
 
     start: int = 0
     block: range = range(0)
     sent: Sequence[int] = ()
 
-    def of(self, items: list[Any], stop: int) -> list[Any]:
-        """Return the items, one for each message, of the compared messages in front of the position `stop`."""
+    def select(self, items: list[Any], stop: int) -> list[Any]:
+        """Return the items at the compared positions: from `start` to `stop`, then of `block`, then of `sent`."""
         older = items[self.block.start : self.block.stop]
         return items[self.start : stop] + older + [*map(items.__getitem__, self.sent)]
 

@@ -271,9 +271,9 @@ def _transcript(path: str, record: Record, found: TranscriptFormat, conversation
 class GrowingFile:
     """The conversations of a file to which a program appends.
 
-    Only appended lines are parsed if the file is JSON Lines. Other files are read again as a whole. The same applies to
-    a file that was truncated or replaced: it is shorter, has another inode, or differs in the last 4 KiB before the
-    appended lines.
+    Only appended lines are parsed if the file is JSON Lines. Other files are read again as a whole. So is a file that
+    seems truncated or replaced: it is shorter, has another inode, has the same size and another modification time, or
+    differs in the last 4 KiB before the appended lines. An earlier edit in a file that grew is not noticed.
 
     Example::
 
@@ -286,7 +286,7 @@ class GrowingFile:
         path: The file's path.
 
     Attributes:
-        is_partial: True if the last reading yielded only the conversations of appended records, each of which contains
+        is_partial: True if the last reading yielded only new conversations, because each record of the file contains
             whole conversations; False if it yielded all conversations of the file.
     """
 
@@ -300,7 +300,7 @@ class GrowingFile:
         self._records: list[Record] = []
         self._log: GrowingLog | None = None
         self._inode = self._size = self._modified = self._lines = self._position = 0
-        #: The bytes before the position after the last whole line, and a value after it whose line has no end yet.
+        #: The last 4 KiB of whole lines, which end at `_position`, and a complete value after it without a newline.
         self._before = self._unended = b""
 
     def read(self) -> Iterator[Transcript | TranscriptError]:
