@@ -373,7 +373,7 @@ class Ledger:
         """
         if not (self.observed or all(map(is_, previous, events))):
             return False
-        return not self._may_change or equal(read, contents(events))
+        return not self._may_change or equal(read, events if self._all_dicts else contents(events))
 
     def _to_compare(self, numbered: NumberedHistory) -> ComparedMessages:
         """Return the messages of a long list that are compared."""
