@@ -157,11 +157,14 @@ class CompactionRecording(AbstractContextManager[Any], Protocol):
 
 
 class Recorder(Protocol):
-    """Receives the results of assemblies and related events, and exports them as telemetry."""
+    """Receives the results of assemblies and related events, and exports them as telemetry.
+
+    A subclass records only what it overrides: the methods of this class record nothing.
+    """
 
     def is_enabled(self) -> bool:
         """Return whether an OpenTelemetry provider is configured, so that records are exported."""
-        ...
+        return False
 
     def begin(
         self, name: str | None, model: str | None, context: Context | AgentIdentity, started_ns: int
@@ -177,11 +180,11 @@ class Recorder(Protocol):
         Returns:
             None if no OpenTelemetry provider is configured. That case must be fast: telemetry is then turned off.
         """
-        ...
+        return None
 
     def begin_allocation(self) -> AllocationRecording | None:
         """Start to record a call of `allocate` outside a chain of policies; None without an OpenTelemetry provider."""
-        ...
+        return None
 
     def begin_compaction(self, policy: str, agent_name: str | None) -> CompactionRecording | None:
         """Start to record a policy's compaction outside an assembly.
@@ -193,11 +196,11 @@ class Recorder(Protocol):
         Returns:
             None if no OpenTelemetry provider is configured.
         """
-        ...
+        return None
 
     def calibrated(self, model: str | None, counted: int, billed: int) -> None:
         """Record that the model's provider billed `billed` tokens for a prompt that was counted as `counted`."""
-        ...
+        return
 
     def source_failed(self, role: str, source: str, error_type: str, agent_name: str | None) -> None:
         """Record that a source of a `ContextAssembler` raised an error, or was skipped because of one.
@@ -208,7 +211,7 @@ class Recorder(Protocol):
             error_type: The type of the error.
             agent_name: The agent's name; None if unknown.
         """
-        ...
+        return
 
     def refused(self, identity: AgentIdentity, window: int | None, tokens: int | None) -> None:
         """Record that the model's provider refused a prompt as too long.
@@ -218,19 +221,19 @@ class Recorder(Protocol):
             window: The model's context window, in tokens, if the provider reported it.
             tokens: The tokens of the prompt, if the provider reported them.
         """
-        ...
+        return
 
     def declined(self, policy: str, agent_name: str | None, framework: str | None) -> None:
         """Record that a framework's reducer was called and changed nothing, because it had nothing to do."""
-        ...
+        return
 
     def projected(self, projection: Projection) -> None:
         """Record that a session's messages were selected for one agent."""
-        ...
+        return
 
     def failed(self, component: str, error: BaseException) -> None:
         """Record that a component of this package's telemetry failed; the agent is not affected."""
-        ...
+        return
 
 
 class _NullRecording(nullcontext[None]):
@@ -255,44 +258,8 @@ class _NullRecording(nullcontext[None]):
 NULL_RECORDING: Final[Recording] = _NullRecording()
 
 
-class NullRecorder:
+class NullRecorder(Recorder):
     """A `Recorder` that records nothing."""
-
-    def is_enabled(self) -> bool:
-        """Return False."""
-        return False
-
-    def begin(
-        self, name: str | None, model: str | None, context: Context | AgentIdentity, started_ns: int
-    ) -> Recording | None:
-        """Return None: nothing is recorded."""
-        return None
-
-    def begin_allocation(self) -> AllocationRecording | None:
-        """Return None: nothing is recorded."""
-        return None
-
-    def begin_compaction(self, policy: str, agent_name: str | None) -> CompactionRecording | None:
-        """Return None: nothing is recorded."""
-        return None
-
-    def calibrated(self, model: str | None, counted: int, billed: int) -> None:
-        """Ignore the call: nothing is recorded."""
-
-    def source_failed(self, role: str, source: str, error_type: str, agent_name: str | None) -> None:
-        """Ignore the call: nothing is recorded."""
-
-    def refused(self, identity: AgentIdentity, window: int | None, tokens: int | None) -> None:
-        """Ignore the call: nothing is recorded."""
-
-    def declined(self, policy: str, agent_name: str | None, framework: str | None) -> None:
-        """Ignore the call: nothing is recorded."""
-
-    def projected(self, projection: Projection) -> None:
-        """Ignore the call: nothing is recorded."""
-
-    def failed(self, component: str, error: BaseException) -> None:
-        """Ignore the call: nothing is recorded."""
 
 
 #: Set the factory of the default recorder, which is called on first use.
