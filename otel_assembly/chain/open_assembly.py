@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from enum import Enum
 from functools import lru_cache, partial
 from inspect import isawaitable
-from types import CoroutineType
+from types import CoroutineType, NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.lazy_imports import LazyModule
@@ -39,7 +39,7 @@ from otel_assembly.history.edited import Edited
 from otel_assembly.history.view import View, difference, joined, reader, runs_of, to_runs
 from otel_assembly.ledger.record import totals_of
 from otel_assembly.ledger.snapshot import ItemGroup, PendingUsage, Step
-from otel_assembly.policies.base import waits
+from otel_assembly.policies.base import literals_of, waits
 from otel_assembly.recorder import NULL_RECORDING
 from otel_assembly.tokens import CalibratedCounter
 
@@ -65,6 +65,8 @@ else:
     sync_calls = LazyModule("otel_assembly._internal.sync_calls")
 
 logger: Final = logging.getLogger("otel_assembly")
+#: The usual types of settings that are no texts; all of their values are recorded.
+_RECORDED: Final = frozenset({int, float, bool, NoneType})
 
 
 class OpenAssembly:
@@ -239,20 +241,14 @@ def config_of(policy: PolicyLike, context: Context) -> Mapping[str, Any]:
     Other strings are left out, because they could be content.
     """
     settings: dict[str, Any] = {}
-    literals: Mapping[str, frozenset[Any]] | None = None
     try:
         config_in = getattr(policy, "config_in", None)
         config = getattr(policy, "config", None) if config_in is None else config_in(context)
         for name, value in config.items() if isinstance(config, Mapping) else ():
-            if value is None or isinstance(value, int | float | Enum):
+            if type(value) in _RECORDED or isinstance(value, int | float | Enum):
                 settings[str(name)] = value
-            elif isinstance(value, str):
-                if literals is None:
-                    from otel_assembly.policies.base import literals_of  # observed assemblies do not need it
-
-                    literals = literals_of(type(policy))
-                if value in literals.get(name, ()):
-                    settings[str(name)] = value
+            elif isinstance(value, str) and value in literals_of(type(policy)).get(name, ()):
+                settings[str(name)] = value
     except Exception:  # noqa: BLE001  # a missing attribute must not fail the assembly
         return {}
     return settings
