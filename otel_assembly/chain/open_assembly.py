@@ -65,8 +65,8 @@ else:
     sync_calls = LazyModule("otel_assembly._internal.sync_calls")
 
 logger: Final = logging.getLogger("otel_assembly")
-#: The usual types of settings that are no texts; all of their values are recorded.
-_RECORDED: Final = frozenset({int, float, bool, NoneType})
+#: The types of settings other than texts that are recorded.
+_RECORDED: Final = (int, NoneType, float, Enum)
 
 
 class OpenAssembly:
@@ -245,9 +245,8 @@ def config_of(policy: PolicyLike, context: Context) -> Mapping[str, Any]:
         config_in = getattr(policy, "config_in", None)
         config = getattr(policy, "config", None) if config_in is None else config_in(context)
         for name, value in config.items() if isinstance(config, Mapping) else ():
-            if type(value) in _RECORDED or isinstance(value, int | float | Enum):
-                settings[str(name)] = value
-            elif isinstance(value, str) and value in literals_of(type(policy)).get(name, ()):
+            is_literal = isinstance(value, str) and value in literals_of(type(policy)).get(name, ())
+            if is_literal or isinstance(value, _RECORDED):
                 settings[str(name)] = value
     except Exception:  # noqa: BLE001  # a missing attribute must not fail the assembly
         return {}
