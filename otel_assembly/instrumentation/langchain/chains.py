@@ -42,11 +42,7 @@ _HAS_MODEL: Final[IdentityWeakMap[bool]] = IdentityWeakMap()
 def _begin_run(
     is_batch: bool, instrumentation: Instrumentation, chain: Any, /, *args: Any, **kwargs: Any
 ) -> TrackedRun | None:
-    """Return what `run_hook` is to track of a call of a chain; None if there is nothing.
-
-    Outside of any run, it is a run if the chain contains a model. Inside of a run, it is the branch of that run that
-    the chain begins, if it begins one.
-    """
+    """Begin a run outside of any other, if the chain contains a model; inside of one, the branch that it begins."""
     config_argument, outer_run = argument(args, kwargs, 1, "config"), GRAPH_CONTEXT.run.get()
     configs = config_argument if isinstance(config_argument, list) else [config_argument]
     config = next(iter(configs), None) or {}
@@ -56,11 +52,13 @@ def _begin_run(
     history = (config.get("configurable") or {}).get("message_history")
     if history is None and not _HAS_MODEL.get_or_create(chain, _has_model):
         return None
-    name = config.get("run_name") or _attributes(chain).get("name") or _default_name(chain)
+    attributes = _attributes(chain)
+    function_name = getattr(attributes.get("func") or attributes.get("afunc"), "__name__", "<lambda>")
+    default_name = type(chain).__name__ if function_name == "<lambda>" else function_name
     run = PreparedRun(
         GRAPH_CONTEXT,
         instrumentation,
-        str(name),
+        str(config.get("run_name") or attributes.get("name") or default_name),
         None if is_batch else conversation_of(config),
         at_once=True,
         is_batch=is_batch,
@@ -74,12 +72,6 @@ def _attributes(chain: Any) -> dict[str, Any]:
     return getattr(chain, "__dict__", None) or {}
 
 
-def _default_name(chain: Any) -> str:
-    """Return the name of the function that a chain consists of, or else of the chain's class."""
-    name = getattr(_attributes(chain).get("func") or _attributes(chain).get("afunc"), "__name__", "<lambda>")
-    return type(chain).__name__ if name == "<lambda>" else name
-
-
 def _has_model(chain: Any, depth: int = _MAX_DEPTH) -> bool:
     """Return True if a chain is a model or a graph, contains one, or is a function that refers to one."""
     if any(isinstance(chain, getattr(sys.modules.get(module), name, ())) for module, name in _MODEL_CLASSES):
@@ -87,13 +79,14 @@ def _has_model(chain: Any, depth: int = _MAX_DEPTH) -> bool:
     if depth == 0 or not (hasattr(type(chain), "model_fields") or hasattr(chain, "invoke")):
         return False  # neither a Pydantic object, which may contain a chain, nor a runnable
     attributes = _attributes(chain)
-    values = [*attributes.values()]
-    values.append([*_objects_used_by(attributes.get("func")), *_objects_used_by(attributes.get("afunc"))])
-    return any(_has_model(part, depth - 1) for value in values for part in _parts(value) if hasattr(part, "__dict__"))
+    parts = [*_objects_used_by(attributes.get("func")), *_objects_used_by(attributes.get("afunc"))]
+    for value in attributes.values():
+        parts += value if isinstance(value, list | tuple) else value.values() if isinstance(value, dict) else (value,)
+    return any(_has_model(part, depth - 1) for part in parts if hasattr(part, "__dict__"))
 
 
 def _objects_used_by(function: Any) -> Iterator[Any]:
-    """Yield the objects through which a function can call a model, for `_has_model`.
+    """Yield the objects through which a function can call a model.
 
     These are the object of a bound method, the closure variables, the globals that the code names, and those of their
     attributes that the code names, such as ``model`` in ``self.model.invoke(…)``. LangChain's `RunnableLambda.deps`
@@ -120,16 +113,8 @@ def _names_in(code: CodeType) -> set[str]:
     return set(code.co_names).union(*inner)
 
 
-def _parts(value: Any) -> Any:
-    return value if isinstance(value, list | tuple) else value.values() if isinstance(value, dict) else (value,)
-
-
 def _branch_run(instrumentation: Instrumentation, outer_run: PreparedRun, config: Any) -> ContextBoundRun | None:
-    """Return a run that sets `BRANCHES` if a chain begins a parallel branch of the outer run; else None.
-
-    A branch is a branch of a `RunnableParallel`, or one input of a batch. Reductions in one branch are not used for
-    model calls in another.
-    """
+    """Return a run that sets `BRANCHES` if a chain begins a branch of a `RunnableParallel`, or one input of a batch."""
     callbacks, branches = config.get("callbacks"), BRANCHES.get()
     # The id that LangChain gave the call of the runnable around this one; each input of a batch is a separate call.
     parent = getattr(callbacks, "parent_run_id", None)
@@ -142,14 +127,10 @@ def _branch_run(instrumentation: Instrumentation, outer_run: PreparedRun, config
 
 
 def model_run(instrumentation: Instrumentation, _: Any, /, *__: Any, **settings: Any) -> ContextBoundRun | None:
-    """Return the branch run for a model call that is one input of a batch of a chain; None for any other model call.
-
-    `model_calls` uses it as `prepared` of the hook of ``generate``: a model has no hook of `_begin_run`.
-    """
+    """Return the branch run for a model call that is one input of a batch of a chain; models have no hook of runs."""
     outer_run: Any = GRAPH_CONTEXT.run.get()
-    if outer_run is None or outer_run.ended or not outer_run.is_batch:
-        return None
-    return _branch_run(instrumentation, outer_run, settings)
+    is_in_batch = outer_run is not None and not outer_run.ended and outer_run.is_batch
+    return _branch_run(instrumentation, outer_run, settings) if is_in_batch else None
 
 
 #: Hooks of the methods that call a chain with one input, and with several.

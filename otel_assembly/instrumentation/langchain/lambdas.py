@@ -31,14 +31,9 @@ _WRAPPERS: Final = "RunnableLambda."
 
 
 def _observe_function(instrumentation: Instrumentation, func: Any, value: Any, /, *_: Any, **__: Any) -> Observation:
-    """Observe one call of a chain's function: record a reduction for each list of messages in its input.
-
-    `_source_key` finds the input list that an output list derives from; outputs that derive from none are ignored. A
-    program's function may also add messages; `_without_additions` removes them, because they are no reduction.
-    """
+    """Observe one call of a chain's function: record a reduction for each list of messages in its input."""
     function: Any = func.func if isinstance(func, partial) else func
-    # Inside of a reducer, the function works for that reducer, which is recorded.
-    inputs = {} if reducing() is not None else dict(_message_lists(value))
+    inputs = {} if reducing() is not None else dict(_message_lists(value))  # a reducer is recorded without its parts
     if not inputs or getattr(function, "__qualname__", "").startswith(_WRAPPERS):
         return
     name = getattr(function, "__name__", "<lambda>")
@@ -65,7 +60,6 @@ call_function = observe_hook(_observe_function)
 def _observe_message_function(
     name: str, instrumentation: Instrumentation, value: Any, /, *_: Any, **__: Any
 ) -> Observation:
-    """Observe one call of `filter_messages` or `merge_message_runs` with messages that are LangChain's objects."""
     messages = next((messages for _, messages in _message_lists(value)), None)
     if messages is not None and reducing() is None:
         find_call = partial(GRAPH_CONTEXT.call_for_reducer, instrumentation)
@@ -81,8 +75,8 @@ def message_function(original: Callable[..., Any], instrumentation: Instrumentat
     """Wrap `filter_messages` or `merge_message_runs`.
 
     LangChain defines them with a decorator, whose closure contains the undecorated function. The hook replaces the
-    function in the closure, so that it works for programs that imported the decorated function earlier. If the closure
-    contains no such function, for example because another library wrapped it, the decorated function is wrapped.
+    function in the closure, so that it works for programs that imported the decorated function earlier. If another
+    library has wrapped the decorated function, its closure contains no such function, so the hook wraps the wrapper.
     """
     cells = getattr(original, "__closure__", None) or ()
     cell = next((cell for cell in cells if getattr(cell.cell_contents, "__module__", "") == _MODULE), None)
@@ -124,32 +118,25 @@ def _are_messages(messages: Sequence[Any], *, allow_empty: bool) -> bool:
 def _source_key(key: Any, messages: Sequence[Any], inputs: Mapping[Any, Sequence[Any]], *, is_reducer: bool) -> Any:
     """Return the key of the input list that an output list derives from: the one that shares most messages with it.
 
-    If the output shares no message with any input, that is the input with the same key, provided that the output is
-    empty, or that the function is a reducer of LangChain, which may return copies; otherwise `_NO_KEY`.
+    Without shared messages, that is the input with the same key if the output is empty, or if the function is a reducer
+    of LangChain's, which may return copies. Otherwise it is an object that equals no key.
     """
     output_ids = set(map(id, messages))
     shared = {name: sum(id(message) in output_ids for message in before) for name, before in inputs.items()}
     best = max(shared, key=lambda name: (shared[name], name == key))
     if shared[best]:
         return best
-    return key if key in inputs and (is_reducer or not messages) else _NO_KEY
-
-
-#: Equals no key of any dict.
-_NO_KEY: Final = object()
+    return key if key in inputs and (is_reducer or not messages) else object()
 
 
 def _without_additions(before: Sequence[Any], after: Sequence[Any]) -> Sequence[Any]:
     """Return the output of a function without the messages that it added to those of its input.
 
     A new message before the last kept one is a replacement of removed messages, such as a summary. A new message after
-    it is an addition, such as the user's next message, and so is a new system message. If no message was removed, there
-    are no replacements either, and `before` is returned.
-
-    `after` shares a message with `before`, or is empty: `_source_key` finds no input for other outputs, such as copies.
+    it is an addition, such as the user's next message, and so is a new system message.
     """
     before_ids, after_ids = set(map(id, before)), set(map(id, after))
-    if before_ids <= after_ids:
+    if before_ids <= after_ids:  # nothing was removed, so there are no replacements either
         return before
     last = max((index for index, message in enumerate(after) if id(message) in before_ids), default=-1)
     return [

@@ -38,10 +38,9 @@ def _read_request(request: Any) -> ClientRequest:
 
 
 def model_call_handlers(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Wrap the function with which ``create_agent`` combines the ``wrap_model_call`` methods of its middleware.
+    """Wrap a function with which ``create_agent`` combines the (async) ``wrap_model_call`` methods of its middleware.
 
-    The wrapper passes wrapped methods to the original function; each one records its own changes of the request. The
-    functions for ``wrap_model_call`` and for ``awrap_model_call`` are wrapped alike.
+    The wrapper passes wrapped methods to the original function; each one records its own changes of the request.
     """
 
     @wraps(original)
@@ -54,28 +53,23 @@ def model_call_handlers(original: Callable[..., Any], instrumentation: Instrumen
 
 
 def _wrap_handler(handler: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Wrap the ``wrap_model_call`` method of one middleware, so that its changes of the request become a step.
-
-    Plug-ins of otel-assembly, which record their own changes, are returned unchanged.
-    """
     # `handler` may be a decorated function around the bound method, which alone has the middleware as `__self__`.
     method = inspect.unwrap(handler, stop=lambda function: hasattr(function, "__self__"))
     owner = getattr(method, "__self__", None)
-    if not is_observed(owner):
+    if not is_observed(owner):  # a plug-in of otel-assembly records its own changes
         return handler
 
     def begin_call(request: Any) -> MiddlewareCall:
         position = GRAPH_CONTEXT.position()
         # A model that the middleware itself calls is not called by the node; what its handler calls is.
         own = replace(position, outside_node=f"{position.node}/{type(owner).__name__}")
-        variable = GRAPH_CONTEXT.current_position
         return MiddlewareCall(
             instrumentation,
             partial(begin_reduction, instrumentation, owner),
             _read_request,
             request,
-            middleware_context={variable: own},
-            next_layer_context={variable: position},
+            middleware_context={GRAPH_CONTEXT.current_position: own},
+            next_layer_context={GRAPH_CONTEXT.current_position: position},
         )
 
     return wrap_middleware(handler, instrumentation, begin_call)
@@ -135,10 +129,10 @@ def _record_result(
 ) -> list[Sequence[Any]]:
     """Record how a node changed the messages, and return the lists of messages that later nodes may get from it.
 
-    The result is usually an update of the state, or a `Command` with one. A model may be called with the state that the
-    node leaves if `before_model` is True. With `removals_only`, additions alone are ignored.
+    A model may be called with the state that the node leaves if `before_model` is True. With `removals_only`, additions
+    alone are ignored.
     """
-    update = result if isinstance(result, Mapping) else getattr(result, "update", None)
+    update = result if isinstance(result, Mapping) else getattr(result, "update", None)  # or a `Command` with one
     if not isinstance(update, Mapping):
         reduction.done(reduction.before)
         return [*([result] if isinstance(result, list) else []), *([reduction.before] if before_model else [])]

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.lazy_runs import LazyRun
     from otel_assembly.instrumentation.model_call import ClientRequest
     from otel_assembly.instrumentation.reductions import Reduction
-    from otel_assembly.observe.assembly import ObservedStep
     from otel_assembly.observe.step_report import StepReport
 
 #: The most calls that are kept after a node passed them on, per run. The oldest are ended first.
@@ -67,16 +66,9 @@ class PreparedCall(ModelCall):
         """Whether a model was or is being called with it, or the call ended without."""
         return self.is_requested or self.ended
 
-    def reduced(
-        self,
-        report: StepReport,
-        *,
-        step: ObservedStep | None = None,
-        since: Sequence[Any] | None = None,
-        started_ns: int | None = None,
-    ) -> bool:
+    def reduced(self, report: StepReport, **details: Any) -> bool:
         """Record a reduction, as `ModelCall.reduced`, and keep its output; an earlier reducer's error is cleared."""
-        is_recorded = super().reduced(report, step=step, since=since, started_ns=started_ns)
+        is_recorded = super().reduced(report, **details)
         self.last_output, self.problem = list(report.before if report.after is None else report.after), None
         return is_recorded
 
@@ -87,8 +79,7 @@ class PreparedCall(ModelCall):
     def verdicts_on(self, before: Sequence[Any], after: Sequence[Any]) -> Sequence[Verdict]:
         """Return verdicts on messages that code without a hook dropped, if it replaced others by copies.
 
-        Copies would otherwise count as new messages. Without copies, or with new messages, the result is empty, because
-        the reason of the step then applies.
+        Copies would otherwise count as new messages, into which the dropped ones are compacted.
         """
         before_keys, after_keys = identity_keys(before), identity_keys(after)
         objects = set(map(id, before))
@@ -106,10 +97,8 @@ class PreparedCall(ModelCall):
         steps that changed nothing.
         """
         equal, states = same_objects if self.by_identity else same, self.states
-        if first:
-            index = next((index for index, state in enumerate(states) if equal(state, messages)), None)
-            if index is not None:
-                return index
+        if first and (index := next((i for i, state in enumerate(states) if equal(state, messages)), None)) is not None:
+            return index
         if states[1:] and equal(self.last_output, messages):  # the last reducer got only a part of the call's messages
             return len(states) - 1
         return next((index for index in range(len(states) - 1, -1, -1) if equal(states[index], messages)), None)
@@ -170,7 +159,6 @@ class PreparedCalls:
         self._calls.clear()
 
     def _discard(self, calls: Sequence[PreparedCall]) -> None:
-        """End calls and keep them no longer, so that nothing can continue them."""
         _end_each(calls)
         with self.lock:
             self._calls[:] = [call for call in self._calls if call not in calls]
@@ -178,7 +166,6 @@ class PreparedCalls:
     def available_to(self, position_key: str, step: int) -> Iterator[tuple[PreparedCall, bool]]:
         """Yield the calls that a position in this step may continue, the newest first.
 
-        These are the position's own calls, and those that earlier steps of this run and of the outer runs passed on.
         The flag is True for calls that may be continued with a part of their messages: the position's own, those of
         the step directly before, and those prepared outside of any run.
         """
@@ -196,10 +183,7 @@ class PreparedCalls:
 
 
 class PreparedOutside(PreparedCalls):
-    """The calls that are being prepared outside of any run.
-
-    If a program reduces a conversation again, the conversation's earlier call ends.
-    """
+    """The calls that are being prepared outside of any run."""
 
     by_identity = True
 
@@ -211,7 +195,7 @@ class PreparedOutside(PreparedCalls):
     def keep(self, call: PreparedCall, position_key: str) -> None:
         """Keep a call, and end others: those of its conversation, and the oldest ones if there are too many.
 
-        No run will end these calls. So all of them end at the process's exit, and when LangChain is uninstrumented.
+        No run ends these calls. So they end at the process's exit, and when LangChain is uninstrumented.
         """
         conversation, kept = call.invoking_agent.conversation, [known for known in self._calls if known is not call]
         replaced = [known for known in kept if known.invoking_agent.conversation is conversation]
@@ -295,9 +279,9 @@ class GraphPosition:
     def call_for_request(self, instrumentation: Instrumentation, messages: Sequence[Any], prompts: int) -> PreparedCall:
         """Return the call that a request to a model belongs to.
 
-        If no call was prepared for it, a new call begins with the messages of the graph's state, or with those of the
-        request if they share none. Without any shared message, the call is a separate conversation. The first `prompts`
-        messages may be system prompts which no reducer got.
+        If no call was prepared for it, a new call begins with the messages of the graph's state. If the request shares
+        no message with them, the call begins with the request's messages, and is a separate conversation. The first
+        `prompts` messages may be system prompts which no reducer got.
         """
         rest = messages[prompts:]
         continued = self._continue_call(rest, is_request=True)
@@ -316,10 +300,9 @@ class GraphPosition:
         return call
 
     def restarted(self, instrumentation: Instrumentation, before: Sequence[Any], after: Sequence[Any]) -> Self:
-        """Return the position after a plug-in of otel-assembly, which made `after` of the messages `before`.
+        """Return the position after a plug-in of otel-assembly, which has recorded its own assembly.
 
-        The plug-in has recorded that as a separate assembly. So the call that was prepared before it ends, and a new
-        call with the input `after` begins.
+        The call that was prepared before the plug-in ends, and a call with the plug-in's output `after` begins.
         """
         known = self._find_call(before, is_request=True)
         if known is not None:
@@ -344,9 +327,9 @@ class GraphPosition:
     def _find_call(self, messages: Sequence[Any], *, is_request: bool) -> tuple[PreparedCall, int] | None:
         """Return the call that these messages belong to, and the index of the state that they continue.
 
-        The newest call that had exactly these messages is preferred. Otherwise the call's last output has to overlap
-        with the messages. Of several such calls, one whose model was not called yet is preferred, then one whose
-        whole output is among the messages, then the one with the largest overlap, then the newest.
+        It is the newest call that had exactly these messages, or else a call whose last output overlaps with them. Of
+        several, one whose model was not called yet is preferred, then one whose whole output is among the messages,
+        then the one with the largest overlap, then the newest.
 
         An overlap is not enough in two cases. A reducer does not continue a call whose model was called: it works for
         the next call, whose messages the program or the graph's state contains. A request by code outside of the node
@@ -392,23 +375,17 @@ class GraphPosition:
             return call, call.states[state]
 
     def _derive_from(self, call: PreparedCall, messages: Sequence[Any], *, is_request: bool) -> bool:
-        """Return True if these messages derive from a call's last output, without being equal to one of its states.
-
-        A reducer that gets messages which the call dropped works for another call. A request that contains all
-        messages which the call dropped does not use the output of the call's reducers.
-        """
+        """Return True if these messages derive from a call's last output, without being equal to one of its states."""
         output_ids, call_ids = set(map(id, call.last_output)), set(map(id, call.messages or ()))
         message_ids = set(map(id, messages))
-        if is_request:
-            dropped = call_ids - output_ids
-            if dropped and dropped <= message_ids:
-                return False
-            if _overlaps(call.last_output, messages, by_identity=call.by_identity):
-                return True
-            return not call.is_made and is_rendered(call.last_output, messages)
-        return message_ids <= output_ids or (
-            output_ids <= message_ids and (message_ids - output_ids).isdisjoint(call_ids)
-        )
+        if not is_request:  # a reducer that gets messages which the call dropped works for another call
+            is_longer = output_ids <= message_ids and (message_ids - output_ids).isdisjoint(call_ids)
+            return message_ids <= output_ids or is_longer
+        dropped = call_ids - output_ids
+        if dropped and dropped <= message_ids:
+            return False  # the request does not use the output of the call's reducers
+        is_overlapping = _overlaps(call.last_output, messages, by_identity=call.by_identity)
+        return is_overlapping or (not call.is_made and is_rendered(call.last_output, messages))
 
 
 class Where(NamedTuple):
@@ -519,14 +496,10 @@ class GraphContext:
 
     @contextmanager
     def model_call_after_plugin(self, before: Sequence[Any], after: Sequence[Any]) -> Iterator[None]:
-        """Call the model in the block, after a plug-in of otel-assembly made `after` of the messages `before`.
-
-        In an instrumented run, the request is recorded as a new call with the input `after`, because the plug-in has
-        recorded its own assembly. Outside of a run, nothing was prepared, so that no call has to be replaced.
-        """
+        """Call the model in the block, after a plug-in of otel-assembly made `after` of the messages `before`."""
         position = self.position()
         run = position.run
-        if run is not None and run.instrumentation.is_enabled():
+        if run is not None and run.instrumentation.is_enabled():  # outside of a run, no call was prepared
             with run.instrumentation.suppress_errors():
                 position = position.restarted(run.instrumentation, before, after)
         with context_value(self.current_position, position):
@@ -534,10 +507,7 @@ class GraphContext:
 
 
 def _overlaps(sources: Sequence[Any], messages: Sequence[Any], *, by_identity: bool = False) -> bool:
-    """Return True if messages contain an object of `sources`, or end with a copy of the last source.
-
-    The copy may also be the last message but one. With `by_identity`, copies do not count.
-    """
+    """Return True if messages contain an object of `sources`, or a copy of the last source among their last two."""
     source_ids = set(map(id, sources))
     return any(map(source_ids.__contains__, map(id, messages))) or (
         not by_identity and any(same_content(sources[-1], message) for message in messages[-2:])

@@ -1,20 +1,34 @@
-"""Reductions by LangChain's middleware and by graph nodes, and hooks of `SummarizationMiddleware`'s summaries."""
+"""Reductions by LangChain's middleware and by graph nodes, and the summaries that a reducer requests from a model.
+
+A reducer such as `SummarizationMiddleware` may truncate the messages before it sends them to the summarizer. `Summary`
+compares the messages that a summary replaces with those that the model read: the former are compacted if the model read
+them, or else dropped.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly.decision import DecisionReason, OverflowCause, Verdict
+from otel_assembly.instrumentation.hooks import observe_hook
 from otel_assembly.instrumentation.langchain.runs import GRAPH_CONTEXT
-from otel_assembly.instrumentation.langchain.summaries import summarizer_input_hook, summary_hook
+from otel_assembly.instrumentation.message_alignment import identity_keys
 from otel_assembly.instrumentation.middleware_calls import MiddlewareReduction
-from otel_assembly.instrumentation.reducers import is_ours, settings_of
-from otel_assembly.instrumentation.reductions import Reduction
+from otel_assembly.instrumentation.reducers import is_ours, no_summary, outcome_of, settings_of
+from otel_assembly.instrumentation.reductions import Reduction, reducing
+from otel_assembly.messages.event_facts import describe
 from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Self
+
+    from otel_assembly.budget.attempt import Attempt
+    from otel_assembly.instrumentation.hooks import Observation, Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
 #: LangChain's own middleware that reduces, by module and class, with the name of its steps.
@@ -22,14 +36,14 @@ _POLICY_NAMES: Final = {
     ("langchain.agents.middleware.summarization", "SummarizationMiddleware"): "summarization",
     ("langchain.agents.middleware.context_editing", "ContextEditingMiddleware"): "context_editing",
 }
-#: Numeric attributes that LangGraph sets on each node, which are no settings of a reducer.
-_NODE_ATTRIBUTES: Final = frozenset({"explode_args", "recurse", "trace", "func_accepts"})
 #: LangMem's node that summarizes, by module and class; its steps have the node's name.
 _SUMMARIZING_NODE: Final = ("langmem.short_term.summarization", "SummarizationNode")
+#: Numeric attributes that LangGraph sets on each node, which are no settings of a reducer.
+_NODE_ATTRIBUTES: Final = frozenset({"explode_args", "recurse", "trace", "func_accepts"})
 
 
 class _SummarizerReduction(MiddlewareReduction):
-    """The changes by a middleware or node of `_may_summarize`; a model that it calls is its summarizer."""
+    """The changes by a middleware or node whose model calls are its summarizer's."""
 
     running = Reduction.running  # `MiddlewareReduction` excludes model calls from the reduction
 
@@ -39,19 +53,22 @@ def begin_reduction(
 ) -> MiddlewareReduction:
     """Return the `Reduction` of a middleware or a node that is about to run; the caller runs it and records its output.
 
-    The step of a reducer of LangChain or LangMem has the name from `_own_name` and the settings of the reducer. Any
-    other middleware or node need not be a reducer, so its step has the kind None. Unless such a step is already open,
-    it is recorded only if the messages change: a run without changes is not counted, and an error is not recorded. The
-    owner is the middleware, LangMem's summarizing node, or the name of any other node. `model_node` is the node that
-    will call the model, if that is not the current node.
+    The owner is the middleware, LangMem's summarizing node, or the name of any other node. A reducer of LangChain or
+    LangMem has a name and settings. Any other owner need not be a reducer, so its step has the kind None: unless the
+    step is already open, it is recorded only if the messages change, and an error is not recorded. `model_node` is the
+    node that will call the model, if that is not the current node.
     """
-    cls, run, own_name = type(owner), GRAPH_CONTEXT.run.get(), _own_name(owner)
+    class_names, run = _class_names(owner), GRAPH_CONTEXT.run.get()
+    # A subclass of LangChain's middleware is no known reducer: the program can have changed what it does.
+    own_name = owner.name if _SUMMARIZING_NODE in class_names else _POLICY_NAMES.get(class_names[0])
     if own_name:
-        report = StepReport(own_name, before, kind="reduction", config=_settings(owner))
+        report = StepReport(own_name, before, config=_settings(owner))
     else:
-        report = StepReport(owner if isinstance(owner, str) else cls.__name__, before, kind=None)
-    reduction_type = _SummarizerReduction if _may_summarize(cls) else MiddlewareReduction
-    return reduction_type(
+        report = StepReport(owner if isinstance(owner, str) else type(owner).__name__, before, kind=None)
+    # A model that one of these classes or their subclasses calls is its summarizer. `ContextEditingMiddleware` calls no
+    # model itself, but an edit of the program's that it runs can do so.
+    may_summarize = not {*_POLICY_NAMES, _SUMMARIZING_NODE}.isdisjoint(class_names)
+    return (_SummarizerReduction if may_summarize else MiddlewareReduction)(
         instrumentation,
         report,
         find_call=partial(GRAPH_CONTEXT.call_for_reducer, instrumentation, node=model_node),
@@ -59,29 +76,13 @@ def begin_reduction(
     )
 
 
-def _own_name(owner: Any) -> str | None:
-    """Return the name of the step of a reducer that LangChain or LangMem defines; None for any other owner.
-
-    A subclass of LangChain's middleware is another owner: the program can have changed what it does.
-    """
-    if is_summarizing_node(owner):
-        node_name: str | None = owner.name
-        return node_name
-    return _POLICY_NAMES.get((type(owner).__module__, type(owner).__qualname__))
-
-
-def _may_summarize(cls: type) -> bool:
-    """Return True if a model that an instance calls is its summarizer: for these three classes and their subclasses.
-
-    `ContextEditingMiddleware` calls no model itself, but an edit of the program's that it runs can do so.
-    """
-    summarizers = {*_POLICY_NAMES, _SUMMARIZING_NODE}
-    return any((base.__module__, base.__qualname__) in summarizers for base in cls.__mro__)
+def _class_names(owner: Any) -> list[tuple[str, str]]:
+    return [(base.__module__, base.__qualname__) for base in type(owner).__mro__]
 
 
 def is_summarizing_node(owner: Any) -> bool:
     """Return True for LangMem's `SummarizationNode` and its subclasses."""
-    return any((base.__module__, base.__qualname__) == _SUMMARIZING_NODE for base in type(owner).__mro__)
+    return _SUMMARIZING_NODE in _class_names(owner)
 
 
 def is_observed(owner: Any) -> bool:
@@ -93,9 +94,9 @@ def is_observed(owner: Any) -> bool:
 
 def _settings(owner: Any) -> dict[str, Any]:
     settings: dict[str, Any] = {}
-    is_node = is_summarizing_node(owner)
+    excluded = _NODE_ATTRIBUTES if is_summarizing_node(owner) else ()
     for holder in (owner, *getattr(owner, "edits", ())[:1]):  # `ContextEditingMiddleware` has its settings in `edits`
-        settings |= settings_of(holder, _NODE_ATTRIBUTES if is_node else ())
+        settings |= settings_of(holder, excluded)
     # `SummarizationMiddleware` has limits such as ("tokens", 4000), alone, in a list, or as a dict.
     for name in ("keep", "trigger"):
         limits = getattr(owner, name, None)
@@ -105,11 +106,101 @@ def _settings(owner: Any) -> dict[str, Any]:
     return settings
 
 
-def _model_class(middleware: Any, *_: Any, **__: Any) -> str:
-    return type(getattr(middleware, "summarizer", None) or middleware.model).__name__
+class Summary:
+    """One summary; a context manager around the reducer's code that creates it.
+
+    Args:
+        reduction: The reduction, whose step is open.
+
+    Attributes:
+        needed: The tokens that the summarizer's input needed, if it was truncated to nothing; None otherwise.
+        limit: The limit of the summarizer's input in tokens.
+    """
+
+    def __init__(self, reduction: Reduction, messages: Sequence[Any]) -> None:
+        self.needed: int | None = None
+        self.limit = 0
+        self._reduction = reduction
+        self._messages = messages
+        self._read: Sequence[Any] | None = None
+        self._attempt: Attempt | None = None
+        self._attempt_span = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._reduction.summary = self
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self._reduction.summary = None
+        self._attempt_span.__exit__(*raised)
+
+    def begin(self, model: str, read: Sequence[Any]) -> None:
+        """Start the ``compact_block`` span of the summarizer's call; there is none if it has no messages to read."""
+        self._read, step, call = list(read), self._reduction.step, self._reduction.call
+        assembly = call.assembly if call is not None else None
+        if read and self._attempt is None and step is not None and assembly is not None:
+            tokens_in = sum(assembly.count(text) for message in read for text in describe(message).texts)
+            self._attempt = self._attempt_span.enter_context(step.compacting(model, tokens_in=tokens_in))
+
+    def finish(self, text: str) -> None:
+        """Record the text of the summary, and the verdicts on the messages that it replaces."""
+        step, read = self._reduction.step, self._read
+        if step is None or read is None:
+            return
+        if self._attempt is None:  # the summarizer's input was truncated to nothing, so all messages are lost
+            if self.needed is not None:
+                step.overflow(budget=self.limit, needed=self.needed, cause=OverflowCause.FRAMEWORK)
+            self._add_verdict(self._messages, DecisionReason.OVER_BUDGET)
+            return
+        self._attempt.tokens_out = step.count(text)
+        self._attempt.outcome = no_summary(text, read)
+        if self._attempt.outcome is not None:
+            self._add_verdict(self._messages, DecisionReason.POLICY_ERROR)
+            return
+        keys = identity_keys(read)
+        unread = [message for message in self._messages if not identity_keys([message]) & keys]
+        self._add_verdict(unread, DecisionReason.OVER_BUDGET)
+        summarized = [message for message in self._messages if identity_keys([message]) & keys]
+        self._add_verdict(summarized, DecisionReason.COMPACTED)
+
+    def _add_verdict(self, messages: Sequence[Any], reason: DecisionReason) -> None:
+        if messages:
+            self._reduction.add_verdict(Verdict(messages, outcome_of(reason), reason))
+
+
+def summary_hook(messages_of: Callable[..., Sequence[Any]]) -> Wrap:
+    """Return the hook of a reducer's function, async or not, that returns the text of a summary.
+
+    `messages_of` returns the messages that the summary replaces, from the function's arguments.
+    """
+
+    def observe(_: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
+        messages, reduction = messages_of(*args, **kwargs), reducing()
+        if messages and reduction is not None and reduction.open() is not None:
+            with Summary(reduction, messages) as summary:
+                text = yield
+                summary.finish(text if isinstance(text, str) else "")
+
+    return observe_hook(observe)
+
+
+def summarizer_input_hook(model: Callable[..., str]) -> Wrap:
+    """Return the hook of a reducer's function that returns the messages for the summarizer, before it is called.
+
+    `model` returns the summarizer's name, from the function's arguments.
+    """
+
+    def observe(_: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
+        messages, reduction = (yield), reducing()
+        if reduction is not None and reduction.summary is not None:
+            reduction.summary.begin(model(*args, **kwargs), messages)
+
+    return observe_hook(observe)
 
 
 #: Hook of ``SummarizationMiddleware._create_summary`` and ``_acreate_summary``.
 create_summary = summary_hook(lambda _, messages_to_summarize=(), *__, **___: messages_to_summarize)
 #: Hook of ``SummarizationMiddleware._trim_messages_for_summary``, whose result the summarizing model gets.
-trim_for_summary = summarizer_input_hook(_model_class)
+trim_for_summary = summarizer_input_hook(
+    lambda middleware, *_, **__: type(getattr(middleware, "summarizer", None) or middleware.model).__name__
+)

@@ -1,9 +1,7 @@
 """Runs of LangGraph graphs (`Pregel.stream`, `Pregel.astream`), and the position of the current code in such a run.
 
-LangGraph runs each node in a copied context, so a context variable that a node sets is lost when the node ends. A model
-call is therefore identified by its messages (see `prepared_calls`). A run of an agent that `create_agent` or
-`create_react_agent` built gets its span at the start. The run of any other graph gets a span when a model is called or
-messages are reduced in it, and otherwise none.
+A run of an agent that `create_agent` or `create_react_agent` built gets its span at the start. The run of any other
+graph gets a span when a model is called or messages are reduced in it, and otherwise none.
 """
 
 from __future__ import annotations
@@ -101,28 +99,27 @@ def current_config() -> Any:
     return module.var_child_runnable_config.get() if module is not None else None
 
 
-def _setting(config: Any, name: str) -> str | None:
-    """Return a value in the ``configurable`` of a `RunnableConfig` as a text; None if it is not set."""
-    settings: Mapping[str, Any] = (config or {}).get("configurable") or {}
-    value = settings.get(name)
-    return None if value is None else str(value)
+def _settings(config: Any) -> Mapping[str, Any]:
+    """Return the ``configurable`` of a `RunnableConfig`, with ids and the position in a graph; empty without any."""
+    return (config or {}).get("configurable") or {}
 
 
 def thread_of(config: Any) -> str | None:
-    return _setting(config, "thread_id")
+    thread_id = _settings(config).get("thread_id")
+    return None if thread_id is None else str(thread_id)
 
 
 def conversation_of(config: Any) -> str | None:
     """Return the conversation id in a config: a graph's thread id, or the session id of a message history."""
-    if "message_history" not in ((config or {}).get("configurable") or {}):
+    settings = _settings(config)
+    if "message_history" not in settings:
         return thread_of(config)
-    return next((value for key in _CONVERSATION_KEYS if (value := _setting(config, key)) is not None), None)
+    return next((str(settings[key]) for key in _CONVERSATION_KEYS if settings.get(key) is not None), None)
 
 
-def _store_of(config: Any) -> str:
-    """Return a key for an in-memory message history, because its ids are unique only in this history; else ``""``."""
-    history = ((config or {}).get("configurable") or {}).get("message_history")
-    return f"/{id(history):x}" if type(history).__name__ in _IN_MEMORY else ""
+def _task_of(config: Any) -> str:
+    """Return the execution of a node that a config belongs to: "node:uuid", joined by "|" for nested graphs."""
+    return str(_settings(config).get("checkpoint_ns") or "")
 
 
 def _step_of(config: Any) -> int:
@@ -132,13 +129,14 @@ def _step_of(config: Any) -> int:
 
 def _locate(config: Any = None) -> Where:
     """Return the position that a config describes; by default, or if `config` is no node's, the current config."""
-    config = config if _setting(config, "checkpoint_ns") else current_config()
-    task = _setting(config, "checkpoint_ns") or ""  # "node:uuid", joined by "|" for nested graphs
+    config = config if _task_of(config) else current_config()
+    task, history = _task_of(config), _settings(config).get("message_history")
     nodes = [part.split(":", 1)[0] for part in task.split("|")]
-    return Where(task, nodes, _step_of(config), conversation_of(config), BRANCHES.get(), _store_of(config))
+    store = f"/{id(history):x}" if type(history).__name__ in _IN_MEMORY else ""
+    return Where(task, nodes, _step_of(config), conversation_of(config), BRANCHES.get(), store)
 
 
-#: The state of LangChain's and LangGraph's runs; in it, the invoking agent of a model call is a graph node.
+#: In LangChain's and LangGraph's runs, the invoking agent of a model call is a graph node.
 GRAPH_CONTEXT: Final = GraphContext("langchain", attrgetter("type"), lambda message: str(message.text), _locate)
 
 
@@ -152,21 +150,18 @@ def _model_node(graph: Any) -> str | None:
 
 
 def _begin_run(instrumentation: Instrumentation, graph: Any, /, *args: Any, **kwargs: Any) -> PreparedRun:
-    """Begin the run of a graph, for `run_hook`. A subgraph gets its conversation from the outer graph's config."""
+    """Begin the run of a graph. A subgraph gets its conversation from the outer graph's config."""
     config, outer_config = argument(args, kwargs, 1, "config"), current_config()
     name, saver = graph.name or _UNNAMED, getattr(graph, "checkpointer", None)
-    is_named = name != _UNNAMED
-    if not is_named:  # an unnamed graph inside a node of another graph gets the node's name
-        task = _setting(outer_config, "checkpoint_ns") or ""
-        name = task.rpartition("|")[2].partition(":")[0] or name
-        is_named = name != _UNNAMED
+    if name == _UNNAMED:  # an unnamed graph inside a node of another graph gets the node's name
+        name = _task_of(outer_config).rpartition("|")[2].partition(":")[0] or name
     return PreparedRun(
         GRAPH_CONTEXT,
         instrumentation,
         name,
         conversation_of(config) or thread_of(graph.config) or conversation_of(outer_config),
         scope=f"{name}/{id(saver):x}" if type(saver).__name__ in _IN_MEMORY else None,
-        is_named=is_named,
+        is_named=name != _UNNAMED,
         step=_step_of(config) or _step_of(outer_config),
         model_node=_model_node(graph),
     )

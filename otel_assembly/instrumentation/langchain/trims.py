@@ -85,14 +85,11 @@ class _Trim:
         return tokens
 
     @property
-    def counts_messages(self) -> bool:
-        """Whether the limit is a number of messages, because the counter returns 1 per message."""
-        several = [(count, tokens) for count, _, tokens in self._counts if count > 1]
-        return self._counter is len or (bool(several) and all(count == tokens for count, tokens in several))
-
-    @property
     def reason(self) -> DecisionReason:
-        return DecisionReason.OUTSIDE_WINDOW if self.counts_messages else DecisionReason.OVER_BUDGET
+        """Why messages are dropped: the limit is a number of messages if the counter returns 1 per message."""
+        several = [(count, tokens) for count, _, tokens in self._counts if count > 1]
+        counts_messages = self._counter is len or (several and all(count == tokens for count, tokens in several))
+        return DecisionReason.OUTSIDE_WINDOW if counts_messages else DecisionReason.OVER_BUDGET
 
     def explain(self, result: Sequence[Any]) -> tuple[list[Verdict], int | None, OverflowCause]:
         """Return verdicts, and if no message fit, the tokens that were needed and the cause of the overflow.
@@ -101,8 +98,11 @@ class _Trim:
         None if the limit was not exceeded.
         """
         result_ids = set(map(id, result))
-        # The function counts a kept system message separately; the other messages share the rest of the limit.
-        system = self._kept_system_message(result_ids)
+        # With its setting, the function keeps a system message at the start, and counts it separately. The other
+        # messages share the rest of the limit.
+        first = self._messages[0]
+        is_kept = self._last and self._settings.get(self._description.system) and id(first) in result_ids
+        system = first if is_kept and self._description.role(first) == "system" else None
         rest = self._messages if system is None else self._messages[1:]
         system_tokens = next((tokens for _, message, tokens in self._counts if message is system), 0)
         counts = [(count, tokens) for count, message, tokens in self._counts if message is not system]
@@ -127,28 +127,18 @@ class _Trim:
         needed = min(excessive) + system_tokens if is_emptied and excessive else None
         return verdicts, needed, OverflowCause.FRAMEWORK if fitting_count else OverflowCause.NEWEST_ATOM
 
-    def _kept_system_message(self, result_ids: set[int]) -> Any:
-        """Return the system message that the function kept at the start because of its setting; None without one."""
-        first = self._messages[0]
-        is_kept = self._last and self._settings.get(self._description.system) and id(first) in result_ids
-        return first if is_kept and self._description.role(first) == "system" else None
-
     def begin(self, instrumentation: Instrumentation) -> Reduction:
-        """Begin the reduction; if a model's method is the counter, this model is set as the call's model.
-
-        The model call is therefore found now, and not only when the result is recorded.
-        """
-        find_call = partial(self._description.find_call, instrumentation)
-        reduction = Reduction(
-            instrumentation, StepReport(self._description.policy, self._messages), find_call=find_call
-        )
+        description = self._description
+        find_call = partial(description.find_call, instrumentation)
+        reduction = Reduction(instrumentation, StepReport(description.policy, self._messages), find_call=find_call)
+        # The call is found now, and not only for the result, because its model may be the one that counts.
         call = reduction.resolve_model_call()
         if call is not None and ismethod(self._counter):
-            call.model = call.model or self._description.model_of(self._counter.__self__)
+            call.model = call.model or description.model_of(self._counter.__self__)
         return reduction
 
     def record(self, reduction: Reduction, result: Sequence[Any]) -> None:
-        limit, in_messages = self.limit, self.counts_messages
+        limit, in_messages = self.limit, self.reason is DecisionReason.OUTSIDE_WINDOW
         flags = {name: self._settings[name] for name in self._description.flags if name in self._settings}
         config = {"max_messages" if in_messages else "max_tokens": limit, **flags}
         reduction.report = replace(reduction.report, config=config)
@@ -169,11 +159,10 @@ def trims(description: CountedTrim, *, last: bool) -> Wrap:
     def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
         @wraps(original)
         def trim(messages: Any, *args: Any, **settings: Any) -> Any:
-            is_enabled = not args and instrumentation.is_enabled()
             # The outer of two instrumented functions passes the inner one `_Trim.count` as the counter.
             is_inner = isinstance(getattr(settings.get(description.counter), "__self__", None), _Trim)
-            is_complete = settings.keys() >= {description.counter, description.limit}
-            if not is_enabled or is_inner or not messages or not is_complete:
+            is_complete = not args and settings.keys() >= {description.counter, description.limit}
+            if is_inner or not is_complete or not messages or not instrumentation.is_enabled():
                 return original(messages, *args, **settings)
             before = messages if isinstance(messages, list) else list(messages)
             trimming, reduction = _Trim(description, before, settings, last=last), None
@@ -200,10 +189,6 @@ def trims(description: CountedTrim, *, last: bool) -> Wrap:
     return wrap
 
 
-def _model_of_counter(owner: Any) -> str | None:
-    return model_of(owner) if hasattr(owner, "get_num_tokens_from_messages") else None
-
-
 _TRIM: Final = CountedTrim(
     "trim_messages",
     limit="max_tokens",
@@ -213,10 +198,8 @@ _TRIM: Final = CountedTrim(
     system="include_system",
     role=attrgetter("type"),
     find_call=GRAPH_CONTEXT.call_for_reducer,
-    model_of=_model_of_counter,
+    model_of=lambda owner: model_of(owner) if hasattr(owner, "get_num_tokens_from_messages") else None,
 )
-
-
 #: Hooks of ``_last_max_tokens``, and of ``_first_max_tokens``, which the former calls with the messages reversed.
 last_max_tokens, first_max_tokens = trims(_TRIM, last=True), trims(_TRIM, last=False)
 
