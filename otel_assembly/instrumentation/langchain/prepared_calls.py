@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.lazy_runs import LazyRun
     from otel_assembly.instrumentation.model_call import ClientRequest
     from otel_assembly.instrumentation.reductions import Reduction
+    from otel_assembly.observe.assembly import ObservedStep
     from otel_assembly.observe.step_report import StepReport
 
 #: The most calls that are kept after a node passed them on, per run. The oldest are ended first.
@@ -66,9 +67,16 @@ class PreparedCall(ModelCall):
         """Whether a model was or is being called with it, or the call ended without."""
         return self.is_requested or self.ended
 
-    def reduced(self, report: StepReport, **details: Any) -> bool:
+    def reduced(
+        self,
+        report: StepReport,
+        *,
+        step: ObservedStep | None = None,
+        since: Sequence[Any] | None = None,
+        started_ns: int | None = None,
+    ) -> bool:
         """Record a reduction, as `ModelCall.reduced`, and keep its output; an earlier reducer's error is cleared."""
-        is_recorded = super().reduced(report, **details)
+        is_recorded = super().reduced(report, step=step, since=since, started_ns=started_ns)
         self.last_output, self.problem = list(report.before if report.after is None else report.after), None
         return is_recorded
 
