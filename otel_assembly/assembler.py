@@ -414,6 +414,7 @@ class Assembler:
                     await self._apply(assembly, policy, step)
                 if step.overflow is not None and (record.overflow is None or step.overflow.unit == "tokens"):
                     record.overflow = step.overflow
+            record.end_chain()
             is_current = self._is_current(record)
             if is_current and record.context.stream is not None:
                 await self._notify_observers(assembly, recording)
@@ -421,13 +422,13 @@ class Assembler:
             record.context.end(token)
         self._check_halt(record)
         if recording.measured:
-            await count_estimates(record.view_out, record.meter, in_place=assembly.in_place)
+            await count_estimates(record.sent.view, record.meter, in_place=assembly.in_place)
         return is_current
 
     def _is_current(self, record: Record) -> bool:
         """Return whether all messages to send have the content that the policies decided on."""
         source = record.ledger_input
-        return not source.given or record.ledger.verify(source, record.numbered_out, record.view_out)
+        return not source.given or record.ledger.verify(source, record.sent)
 
     async def _apply(self, assembly: OpenAssembly, policy: AssemblyPolicy, step: Step) -> None:
         """Apply one policy.

@@ -50,7 +50,7 @@ class Assembly:
     @lazy_property
     def prompts(self) -> list[str]:
         """The system-level texts to send, in order."""
-        return list(self._record.prompts_out)
+        return list(self._record.sent.prompts)
 
     @lazy_property
     def events(self) -> list[Any]:
@@ -60,7 +60,7 @@ class Assembly:
     @lazy_property
     def items(self) -> list[str]:
         """The item ids of `events`, in the same order; ids of events that policies made begin with ``m``."""
-        return list(map(item_text, self._record.numbered_out.of(self._record.view_out)))
+        return list(map(item_text, self._record.sent.numbered.of(self._record.sent.view)))
 
     @lazy_property
     def decisions(self) -> tuple[Decision, ...]:
@@ -105,7 +105,7 @@ class Assembly:
     @property
     def breakpoints(self) -> Breakpoints:
         """Where to set cache-control markers, for providers with explicit prompt caching such as Anthropic."""
-        return breakpoints_of(self.prefix, len(self._record.prompts_out), len(self._record.view_out))
+        return breakpoints_of(self.prefix, len(self._record.sent.prompts), len(self._record.sent.view))
 
     def ratio_for_less(self, share: float = 0.8) -> float:
         """Return the `budget_ratio` for another assembly that uses at most `share` of this assembly's tokens.

@@ -37,7 +37,7 @@ from otel_assembly.errors import PolicyContractError
 from otel_assembly.history.broken_pairs import echoes_stand
 from otel_assembly.history.edited import Edited
 from otel_assembly.history.view import View, difference, joined, reader, runs_of, to_runs
-from otel_assembly.ledger.record import totals_of
+from otel_assembly.ledger.record import CALLER, totals_of
 from otel_assembly.ledger.snapshot import ItemGroup, PendingUsage, Step
 from otel_assembly.policies.base import literals_of, waits
 from otel_assembly.recorder import NULL_RECORDING
@@ -92,7 +92,7 @@ class OpenAssembly:
             last = record.steps[-1]
             prompts, sources, numbered, view = last.prompts_out, last.sources, last.numbered_out, last.view_out
         else:
-            prompts, sources = record.prompts_in, record.sources
+            prompts, sources = record.prompts_in, (CALLER,) * len(record.prompts_in)
             numbered, view = record.ledger_input.numbered, record.ledger_input.view
         step = Step(
             policy=policy,
@@ -178,7 +178,7 @@ class OpenAssembly:
         """End the assembly after an error: nothing is sent, and the ledger's last snapshot stays."""
         record = self.record
         record.error = error
-        record.totals = record.kinds = None  # they may be the numbers of a prompt that is not sent now
+        record.end_chain()
         if self.recording.measured:
             self._set_end()
         with record.ledger.lock:
@@ -222,9 +222,7 @@ class OpenAssembly:
         record.previous_id = record.ledger.recorded_id
         yield from self.recording.finish(record)
         if self.recording.recorded:
-            source = record.ledger_input
-            table = record.table(source.view)
-            record.ledger.mark_exported(record.assembly_id, source, record.steps, record.counted_by, table)
+            record.ledger.mark_exported(record)
 
     def totals(self) -> Totals | None:
         """Return the numbers of the assembly; None if the token counter raised, which must not fail the assembly."""

@@ -27,7 +27,7 @@ def decisions_of(record: Record) -> Iterator[Decision]:
     """Yield a decision for each change of an item's state since the previous assembly; none if nothing is sent."""
     if record.error is not None:
         return
-    last = record.last
+    last, sent = record.last, record.sent
     injected = _injected(record, last)
     for step in record.steps:
         previous = last if last is not None and last.has_step(step.index, step.policy) else None
@@ -40,10 +40,8 @@ def decisions_of(record: Record) -> Iterator[Decision]:
     for step in record.steps:
         previous = last if last is not None and last.has_step(step.index, step.policy) else None
         moved = set(step.moved).difference(previous.steps[step.index].moved if previous else ())
-        for position in _positions_of(record.numbered_out, record.view_out, moved):
-            yield _decision(
-                record, record.numbered_out, position, DecisionOutcome.REORDERED, DecisionReason.POLICY, step
-            )
+        for position in _positions_of(sent.numbered, sent.view, moved):
+            yield _decision(record, sent.numbered, position, DecisionOutcome.REORDERED, DecisionReason.POLICY, step)
 
 
 def _exits(record: Record, groups: Iterable[ItemGroup], step: Step) -> Iterator[Decision]:
@@ -54,12 +52,12 @@ def _exits(record: Record, groups: Iterable[ItemGroup], step: Step) -> Iterator[
 
 def _kept(record: Record, last: Snapshot | None, injected: Container[int]) -> Iterator[Decision]:
     """Yield a decision for each item that was not in the previous prompt, or that is pinned for another reason."""
-    numbered, view = record.numbered_out, record.view_out
+    numbered, view = record.sent.numbered, record.sent.view
     pins = {item: (reason, step) for step in record.steps for item, reason in _pinned(step.pinned)}
     pins_before = dict(_pinned(group for step in last.steps for group in step.pinned)) if last is not None else {}
     pinned_items = {*pins, *pins_before}
     changed = {item for item in pinned_items if (pins[item][0] if item in pins else None) is not pins_before.get(item)}
-    before = set(last.numbered.of(last.kept)) if last is not None else set()
+    before = set(last.numbered.of(last.view)) if last is not None else set()
     returning, created = _returning(record, last), record.made
     for position in view.positions():
         item = numbered.item_ids.of(position)

@@ -23,7 +23,7 @@ def _parts(record: Record, arrow: str) -> Iterator[str]:
         yield from _numbers(record, arrow)
     except Exception as error:  # noqa: BLE001  # a user's counter can raise any exception, which a representation must not
         yield f"tokens unknown ({type(error).__name__})"
-        yield f"{len(record.ledger_input.view):,} {arrow} {len(record.view_out):,} events"
+        yield f"{len(record.ledger_input.view):,} {arrow} {len(record.sent.view):,} events"
     if record.error is not None:
         yield f"nothing is sent ({type(record.error).__name__})"
     if record.halt is not None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from otel_assembly._internal.slices import Slices
     from otel_assembly.context import Context
     from otel_assembly.history.token_counts import TokenTable
+    from otel_assembly.ledger.record import Record
     from otel_assembly.ledger.snapshot import Step
     from otel_assembly.messages.event_facts import EventFacts
 
@@ -136,21 +137,14 @@ class Ledger:
         digest: str = state.hexdigest()
         return digest
 
-    def arrivals(
-        self, source: LedgerInput, steps: Sequence[Step], counted_by: CountedBy, table: TokenTable
-    ) -> Slices[list[Arrival]]:
+    def arrivals(self, record: Record) -> Slices[list[Arrival]]:
         """Return the items of an assembly that its span has to describe, because they are not exported as they are now.
 
-        These are new or changed items, and exported items whose token count changed.
-
-        Args:
-            source: The input.
-            steps: The steps, whose created items are included.
-            counted_by: The token counter.
-            table: The token counts of the input's history.
+        These are new or changed items, items that steps created, and exported items whose token count changed.
         """
-        numbered, end = source.numbered, source.view.end
-        item_id, exported = numbered.item_ids.of, self._exported if self._exported_by == counted_by else []
+        source = record.ledger_input
+        numbered, end, table = source.numbered, source.view.end, record.table(source.view)
+        item_id, exported = numbered.item_ids.of, self._exported if self._exported_by == record.counted_by else []
         last_table, corrections = self._exported_table or (table, 0)
         if exported and (corrected := table.corrected[corrections if last_table is table else 0 :]):
             exported = difference(exported, merged((item_id(at), item_id(at) + 1) for at in corrected))
@@ -163,29 +157,28 @@ class Ledger:
                     places[item_id(position)] = numbered, position
             if len(batch) == LISTED:
                 yield
-        for step in steps:
+        for step in record.steps:
             for (_, item), position in zip(step.created, step.created_positions, strict=True):
                 if not is_in(exported, item):
                     places.setdefault(item, (step.numbered_out, position))
         return [(item, *place) for item, place in places.items()]
 
-    def mark_exported(
-        self, assembly_id: str, source: LedgerInput, steps: Sequence[Step], counted_by: CountedBy, table: TokenTable
-    ) -> None:
+    def mark_exported(self, record: Record) -> None:
         """Mark the items of an assembly's input, and those that its steps created, as exported by its span.
 
-        The arguments are those of `arrivals`. If another counter counted the tokens, all other items have to be
-        exported again.
+        If another counter counted the tokens than before, all other items have to be exported again.
         """
+        source = record.ledger_input
         exported = [(first, last + 1) for first, last in source.runs]
-        for step in steps:
+        for step in record.steps:
             if step.created:
                 exported += [(item, item + 1) for _, item in step.created]
-        if self._exported_by == counted_by:
+        if self._exported_by == record.counted_by:
             exported += self._exported
-        self._exported = merged(exported)
-        self._exported_by, self._exported_table = counted_by, (table, len(table.corrected))
-        self.recorded_id = assembly_id
+        table = record.table(source.view)
+        self._exported, self._exported_by = merged(exported), record.counted_by
+        self._exported_table = table, len(table.corrected)
+        self.recorded_id = record.assembly_id
 
     def created_by(self, step: Step) -> Sequence[tuple[Any, int]]:
         """Return the events that a step created in the last assembly, with their item ids (see `made_items`)."""
@@ -378,16 +371,16 @@ class Ledger:
     def _to_compare(self, numbered: NumberedHistory) -> ComparedMessages:
         """Return the messages of a long list that are compared."""
         start, sent, last = len(numbered.history.events), list[int](), self.last
-        if last is not None and last.kept.length:
+        if last is not None and last.view.length:
             if last.numbered is numbered:
-                start, front = last.kept.newest_run()
+                start, front = last.view.newest_run()
                 sent += front.all_positions()
             else:
-                sent += numbered.item_ids.find(last.numbered.of(last.kept))
+                sent += numbered.item_ids.find(last.numbered.of(last.view))
                 start = to_runs(sent)[-1][0] if sent else start
         return self._rotation.choose(numbered.history.atom(start - 1) if start else 0, sent)
 
-    def verify(self, source: LedgerInput, sent: NumberedHistory, view: View) -> bool:
+    def verify(self, source: LedgerInput, sent: Snapshot) -> bool:
         """Return True if the messages to send, and the atom in front of the cut, have the content that was read.
 
         Only messages that were not compared when the input was read are compared now: a policy may send a message again
@@ -395,17 +388,16 @@ class Ledger:
 
         Args:
             source: The input of the assembly.
-            sent: The history of the output, with its item ids.
-            view: The events of the output.
+            sent: What is sent.
         """
-        start = self._compared.start
+        start, view = self._compared.start, sent.view
         if not start or not view or source.given is not self._last_list:
             return True
         first, front = view.newest_run()
         unit = source.numbered.history.atom(first - 1) if first else 0
         positions = (*front.all_positions(), *range(unit, start))
-        if sent is not source.numbered:
-            positions = tuple(source.numbered.item_ids.find(sent.of(view)))
+        if sent.numbered is not source.numbered:
+            positions = tuple(source.numbered.item_ids.find(sent.numbered.of(view)))
         rest = self._compared.others(positions)
         if not rest:
             return True

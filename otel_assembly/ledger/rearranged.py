@@ -84,8 +84,8 @@ def known_ids(old: NumberedHistory, events: list[Any], sent: Snapshot | None, re
     """
     item_ids: list[int | None] = [None] * len(events)
     if sent is not None and sent.numbered is not old:
-        ids = list(sent.numbered.of(sent.kept))
-        matches = diff_sequences(list(sent.kept), events, read=read).found()
+        ids = list(sent.numbered.of(sent.view))
+        matches = diff_sequences(list(sent.view), events, read=read).found()
         item_ids = [None if at is None else ids[at] for at in matches]
     created = sent.created if sent is not None else ()
     for find_ids in (partial(_input_ids, old), partial(created_ids, created, old)):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from otel_assembly.history.token_counts import TokenTable
     from otel_assembly.history.view import View
     from otel_assembly.ledger.ledger import Ledger, NamedConversation
-    from otel_assembly.ledger.snapshot import LedgerInput, NumberedHistory, Step
+    from otel_assembly.ledger.snapshot import LedgerInput, Step
     from otel_assembly.tokens import TokenMeter
 
 CALLER = "caller"
@@ -70,6 +70,8 @@ class Record:
     allowed_edits: tuple[str, ...] = ()
     #: Whether a model is called with the output.
     called: bool = True
+    #: What is sent, after `end_chain`.
+    sent: Snapshot = field(init=False)
     #: The end of the assembly, in nanoseconds since the epoch; None until it is set.
     ended_ns: int | None = None
     #: The exception because of which nothing is sent.
@@ -83,8 +85,6 @@ class Record:
     named: NamedConversation | None = None
     #: The event that halted the conversation before this assembly ended.
     halt: HaltEvent | None = None
-    #: The tokens of the output by event kind; None until they are computed.
-    kinds: Sequence[int] | None = None
     #: The numbers of the assembly and of its steps; None, and empty, until they are computed.
     totals: Totals | None = None
     step_totals: Sequence[StepTotals] = ()
@@ -106,38 +106,24 @@ class Record:
             self._assembly_id = os.urandom(16).hex()
         return self._assembly_id
 
-    @property
-    def prompts_out(self) -> tuple[str, ...]:
-        """The prompts to send."""
+    def end_chain(self) -> None:
+        """Set what is sent: the output of the last step, or nothing if the assembly failed."""
+        last = self.steps[-1] if self.steps else None
+        numbered, view = self.ledger_input.numbered, self.ledger_input.view
+        prompts, sources = self.prompts_in, (CALLER,) * len(self.prompts_in)
+        if last is not None:
+            prompts, sources, numbered, view = last.prompts_out, last.sources, last.numbered_out, last.view_out
         if self.error is not None:
-            return ()
-        return self.steps[-1].prompts_out if self.steps else self.prompts_in
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """The source of each prompt to send: ``caller`` or a policy's name."""
-        if self.error is not None:
-            return ()
-        return self.steps[-1].sources if self.steps else (CALLER,) * len(self.prompts_in)
-
-    @property
-    def view_out(self) -> View:
-        """The events to send."""
-        view = self.steps[-1].view_out if self.steps else self.ledger_input.view
-        return view if self.error is None else view.pick([])
+            prompts, sources, view = (), (), view.pick([])
+            self.totals = None  # they may be the numbers of a prompt that is not sent now
+        self.sent = Snapshot(tuple(self.steps), prompts, sources, self.context.tools, view, numbered)
 
     @property
     def events_out(self) -> list[Any]:
         """The events to send. Of an input list, the objects of this assembly: a later list may have other objects."""
-        view, given = self.view_out, self.ledger_input.given
-        if given and view.history is self.ledger_input.view.history:
-            return list(map(given.__getitem__, view.all_positions()))
-        return list(map(view.history.events.__getitem__, view.all_positions()))
-
-    @property
-    def numbered_out(self) -> NumberedHistory:
-        """The numbered history of the events to send."""
-        return self.steps[-1].numbered_out if self.steps else self.ledger_input.numbered
+        view, given = self.sent.view, self.ledger_input.given
+        events = given if given and view.history is self.ledger_input.view.history else view.history.events
+        return list(map(events.__getitem__, view.all_positions()))
 
     @property
     def counted_by(self) -> tuple[str, int]:
@@ -214,21 +200,12 @@ class Record:
         return table if history is view.history and table is not None else view.history.table(self.meter)
 
     def snapshot(self) -> Snapshot:
-        """Return the result of this assembly, with which the next one is compared."""
-        last = self.steps[-1] if self.steps else None
-        kept = last.view_out if last is not None else self.ledger_input.view
-        return Snapshot(
-            steps=tuple(self.steps),
-            prompts=last.prompts_out if last is not None else self.prompts_in,
-            tools=self.context.tools,
-            kept=kept,
-            numbered=last.numbered_out if last is not None else self.ledger_input.numbered,
-            kinds=self.kinds,
-            kept_table=kept.history.table(self.meter),
-            next_item=self.ledger.next_item,
-            assemblies=self.named.assemblies if self.named is not None else 0,
-            resumed=self.last is None and self.turns == 0,
-        )
+        """Return what is sent, with which the ledger's next assembly is compared."""
+        sent = self.sent
+        sent.next_item = self.ledger.next_item
+        sent.assemblies = self.named.assemblies if self.named is not None else 0
+        sent.resumed = self.last is None and self.turns == 0
+        return sent
 
     @property
     def turns(self) -> int:
@@ -262,14 +239,14 @@ def totals_of(record: Record) -> Totals:
     """Return the numbers of an assembly, and store those of its steps; they are computed once."""
     if record.totals is not None:
         return record.totals
-    meter, source, sent = record.meter, record.ledger_input, record.view_out
+    meter, source, sent = record.meter, record.ledger_input, record.sent
     view_in, history = source.view, source.view.history
     table = history.table(meter)
     record.counted = history, table
     # The items to send are counted exactly, also in the input's table, from which new items have their tokens.
-    (table if sent.history is history else record.table(sent)).exact(sent)
-    if table.estimated and record.numbered_out is not source.numbered:
-        for position in source.numbered.item_ids.find(record.numbered_out.of(sent)):
+    record.table(sent.view).exact(sent.view)
+    if table.estimated and sent.numbered is not source.numbered:
+        for position in source.numbered.item_ids.find(sent.numbered.of(sent.view)):
             table.tokens(position)
     view, prompts = view_in, record.prompts_in
     around = meter.priming + record.tools_tokens
@@ -291,7 +268,7 @@ def totals_of(record: Record) -> Totals:
         alerts += len(step.alerts)
         halts += step.halts
     if record.error is not None:  # nothing is sent
-        view, prompts, tokens, around_out, alerts = sent, (), 0, 0, 0
+        view, prompts, tokens, around_out, alerts = sent.view, (), 0, 0, 0
     injected, injected_tokens, dropped, dropped_tokens, compacted, compacted_tokens = _flow(record)
     tokens_out, method = tokens + around_out, meter.counter.method
     budget, used, fixed, overflow, utilization = _limits(record, tokens_out)
@@ -394,7 +371,7 @@ def _flow(record: Record) -> Sequence[int]:
     if not any(map(_CREATED, record.steps)):
         return list(map(sum, zip((0,) * 6, *map(_FLOW, record.step_totals), strict=True)))
     # Each item of an assembly is from its input, or created by a step.
-    created, view, item_id = record.made, record.view_out, record.numbered_out.item_ids.of
+    created, view, item_id = record.made, record.sent.view, record.sent.numbered.item_ids.of
     injected = view.pick_positions(position for position in view.positions() if item_id(position) in created)
     dropped, compacted = [0, 0], [0, 0]
     for step in record.steps:
@@ -428,13 +405,12 @@ def tokens_by_kind(record: Record) -> dict[str, int]:
     for step in record.steps:
         framing += step.framing
         separators += step.separators
-    view, last = record.view_out, record.last
-    if record.kinds is None:
-        table, known = record.table(view), None
-        if last is not None and last.kinds is not None and last.kept_table is table:
-            known = last.kept, last.kinds
-        record.kinds = table.by_kind(view, known)
-    parts = record.prompt_tokens(record.prompts_out), record.tools_tokens, framing, separators, *record.kinds
+    sent, last, table = record.sent, record.last, record.table(record.sent.view)
+    if sent.kinds is None:
+        known = last.kinds if last is not None else None
+        before = (last.view, known[1]) if last is not None and known is not None and known[0] is table else None
+        sent.kinds = table, table.by_kind(sent.view, before)
+    parts = record.prompt_tokens(sent.prompts), record.tools_tokens, framing, separators, *sent.kinds[1]
     return {name: tokens for name, tokens in zip(_NAMES, parts, strict=True) if tokens}
 
 
@@ -515,7 +491,7 @@ def _prefix(record: Record) -> Prefix:
     if last is None or record.error is not None or record.maintenance_error is not None:
         first = PrefixBreak.FIRST if record.turns else PrefixBreak.RESUMED
         return Prefix(cause=first.value if last is None else None)
-    prompts, before, view, kept = record.prompts_out, last.prompts, record.view_out, last.kept
+    prompts, before, view, kept = record.sent.prompts, last.prompts, record.sent.view, last.view
     sizes = list(map(_size, before))
     previous = sum(sizes) + kept.history.view_size(kept)
     if record.context.tools != last.tools:  # providers render the schemas in front of everything else
@@ -585,7 +561,7 @@ def _cause(record: Record, last: Snapshot, view: View, at: int) -> str:
         view: The events to send.
         at: The index in both prompts' events.
     """
-    kept, numbered = last.kept, record.numbered_out
+    kept, numbered = last.view, record.sent.numbered
     old, new = kept.position(at), view.position(at) if at < view.length else -1
     item, new_item = last.numbered.item_ids.of(old), numbered.item_ids.of(new) if new >= 0 else -1
     if new_item == item:

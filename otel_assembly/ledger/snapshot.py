@@ -321,22 +321,23 @@ class Step:
 
 @dataclass(slots=True)
 class Snapshot:
-    """The result of one assembly, with which the ledger's next assembly is compared."""
+    """What an assembly sends. The ledger keeps it, and compares its next assembly with it."""
 
     steps: tuple[Step, ...]
     prompts: tuple[str, ...]
+    #: The source of each prompt: ``caller`` or a policy's name.
+    sources: tuple[str, ...]
     tools: tuple[Mapping[str, Any], ...]
-    kept: View
+    view: View
     numbered: NumberedHistory
-    #: The tokens of `kept` by event kind, as counted in `kept_table`; None if they were not computed.
-    kinds: Sequence[int] | None
-    kept_table: TokenTable
+    #: The tokens of `view` by event kind, with the table that counted them; None until they are computed.
+    kinds: tuple[TokenTable, Sequence[int]] | None = None
     #: The ledger's next item id at that time: items with this id or a higher one are new since.
-    next_item: int
+    next_item: int = 0
     #: The number of assemblies that this process had finished for the conversation, including this one.
-    assemblies: int
+    assemblies: int = 0
     #: Whether the ledger resumed the conversation with this assembly, so that its departures were not counted.
-    resumed: bool
+    resumed: bool = False
 
     @property
     def exits(self) -> list[ItemGroup]:

@@ -138,8 +138,8 @@ class ObservedAssembly(OpenAssembly):
         """Return the tokens of the last step's output with its prompts; None if tokens are not counted."""
         if not self._is_open:
             return None
-        record = self.record
-        return record.tokens(record.prompts_out, record.view_out)
+        self.record.end_chain()
+        return self.record.tokens(self.record.sent.prompts, self.record.sent.view)
 
     def count(self, text: str) -> int:
         """Return the tokens of a text, by the tokenizer of the assembly's model; 0 if tokens are not counted."""
@@ -176,6 +176,7 @@ class ObservedAssembly(OpenAssembly):
             try:
                 for step in self.steps:
                     step.check_limit()
+                self.record.end_chain()
                 if error is None:
                     self.succeeded()
                 elif stays:

@@ -84,7 +84,7 @@ def assembly_attributes(
     if record.observed:
         if record.model is not None:  # the model may have been unknown when the span started
             attributes[names.MODEL] = record.model
-        _adapt_to_observed(attributes, record, record.view_out)
+        _adapt_to_observed(attributes, record, record.sent.view)
     optional = (
         (names.PREVIOUS_ID, record.previous_id),
         (names.MODEL_WINDOW, totals.window),
@@ -99,15 +99,15 @@ def assembly_attributes(
     if record.error is None:
         if record.maintenance_error is None:
             attributes[names.PREFIX_TOKENS] = prefix.tokens
-            events = record.view_out.part(0, prefix.events)
-            attributes[names.PREFIX_HASH] = record.ledger.prefix_hash(record.prompts_out[: prefix.prompts], events)
+            events = record.sent.view.part(0, prefix.events)
+            attributes[names.PREFIX_HASH] = record.ledger.prefix_hash(record.sent.prompts[: prefix.prompts], events)
             if prefix.cause is not None:
                 attributes[names.PREFIX_BREAK] = prefix.cause
         kinds = tokens_by_kind(record)
         if kinds:
             attributes[names.KIND_NAMES] = tuple(kinds)
             attributes[names.KIND_TOKENS] = tuple(kinds.values())
-    if content is not None and (prompts := record.prompts_out):
+    if content is not None and (prompts := record.sent.prompts):
         parts = [{"type": "text", "content": content(prompt)} for prompt in prompts]
         attributes[names.GEN_AI_SYSTEM_INSTRUCTIONS] = json.dumps(parts, ensure_ascii=False)
     return attributes
@@ -233,15 +233,14 @@ def assembly_arrays(record: Record, departures: Departures, content: Callable[[s
     if not record.unknown:
         groups.append(([names.OFFERED_ITEMS], [texts_of(record.ledger_input.runs)]))
     if record.error is None:
-        groups.append(([names.KEPT_ITEMS], [texts_of(item_id_runs(record.view_out, record.numbered_out))]))
+        groups.append(([names.KEPT_ITEMS], [texts_of(item_id_runs(record.sent.view, record.sent.numbered))]))
         if departures.resumed:
             resumed = chain.from_iterable(group.numbered.of(group.view) for group in departures.resumed)
             groups.append(([names.RESUMED_ITEMS], [runs_of(resumed)]))
-        sources = list(map(sendable, record.sources))
-        tokens = [record.prompt_tokens([prompt]) for prompt in record.prompts_out]
+        sources = list(map(sendable, record.sent.sources))
+        tokens = [record.prompt_tokens([prompt]) for prompt in record.sent.prompts]
         groups.append(([names.PROMPT_SOURCES, names.PROMPT_TOKENS], [sources, tokens]))
-    source = record.ledger_input
-    arrived = yield from record.ledger.arrivals(source, record.steps, record.counted_by, record.table(source.view))
+    arrived = yield from record.ledger.arrivals(record)
     if not arrived:
         return Arrays(groups)
     columns: list[list[Any]] = [[] for _ in _ARRIVED]
