@@ -37,7 +37,7 @@ from otel_assembly.errors import PolicyContractError
 from otel_assembly.history.broken_pairs import echoes_stand
 from otel_assembly.history.edited import Edited
 from otel_assembly.history.view import View, difference, joined, reader, runs_of, to_runs
-from otel_assembly.ledger.record import CALLER, totals_of
+from otel_assembly.ledger.record import CALLER, mark_exported, totals_of
 from otel_assembly.ledger.snapshot import ItemGroup, PendingUsage, Step
 from otel_assembly.policies.base import literals_of, waits
 from otel_assembly.recorder import NULL_RECORDING
@@ -222,7 +222,7 @@ class OpenAssembly:
         record.previous_id = record.ledger.recorded_id
         yield from self.recording.finish(record)
         if self.recording.recorded:
-            record.ledger.mark_exported(record)
+            mark_exported(record)
 
     def totals(self) -> Totals | None:
         """Return the numbers of the assembly; None if the token counter raised, which must not fail the assembly."""

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from itertools import chain, islice, starmap
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from otel_assembly._internal.fork_safety import after_fork_in_child, new_lock
 from otel_assembly._internal.registry import Registry
-from otel_assembly._internal.slices import LISTED, SLICE, SerialSlices
+from otel_assembly._internal.slices import SLICE, SerialSlices
 from otel_assembly.errors import DescribeError
 from otel_assembly.history.history import History, ListHistory, text_digest
 from otel_assembly.history.read_events import ReadEvent, ReadEvents
-from otel_assembly.history.view import Run, View, difference, intersection, is_in, merged, to_runs
+from otel_assembly.history.view import Run, View, difference, intersection, to_runs
 from otel_assembly.ledger.made_items import Leaves, changed_created_items, created_by, created_ids
 from otel_assembly.ledger.rearranged import known_ids, number_read_events, replace_copies, unchanged_exported
 from otel_assembly.ledger.snapshot import FIRST_MADE, ItemIds, LedgerInput, NumberedHistory, PendingUsage, Snapshot
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from otel_assembly._internal.slices import Slices
     from otel_assembly.context import Context
     from otel_assembly.history.token_counts import TokenTable
-    from otel_assembly.ledger.record import Record
     from otel_assembly.ledger.snapshot import Step
     from otel_assembly.messages.event_facts import EventFacts
 
@@ -53,8 +51,6 @@ _COMPARED: Final = 2_048
 
 #: The name and the generation of a token counter. If one of them changes, all token counts may change.
 CountedBy: TypeAlias = tuple[str, int]
-#: A new item: its id, its history with the item ids, and its position there.
-Arrival: TypeAlias = tuple[int, NumberedHistory, int]
 
 
 class Ledger:
@@ -72,10 +68,10 @@ class Ledger:
         #: The id of the last assembly whose span was recorded.
         self.recorded_id: str | None = None
         #: The exported items (items that spans of recorded assemblies describe), as runs, and their token counter.
-        self._exported: list[Run] = []
-        self._exported_by: CountedBy | None = None
+        self.exported: list[Run] = []
+        self.exported_by: CountedBy | None = None
         #: The token table of the exported input, and the number of its estimates that had been corrected by then.
-        self._exported_table: tuple[TokenTable, int] | None = None
+        self.exported_table: tuple[TokenTable, int] | None = None
         self.pending_usage: PendingUsage | None = None
         self.next_item = 0
         self._next_created = FIRST_MADE
@@ -136,49 +132,6 @@ class Ledger:
         self._hashed_prefix = prompts, view, state
         digest: str = state.hexdigest()
         return digest
-
-    def arrivals(self, record: Record) -> Slices[list[Arrival]]:
-        """Return the items of an assembly that its span has to describe, because they are not exported as they are now.
-
-        These are new or changed items, items that steps created, and exported items whose token count changed.
-        """
-        source = record.ledger_input
-        numbered, end, table = source.numbered, source.view.end, record.table(source.view)
-        item_id, exported = numbered.item_ids.of, self._exported if self._exported_by == record.counted_by else []
-        last_table, corrections = self._exported_table or (table, 0)
-        if exported and (corrected := table.corrected[corrections if last_table is table else 0 :]):
-            exported = difference(exported, merged((item_id(at), item_id(at) + 1) for at in corrected))
-        new = difference(merged([(first, last + 1) for first, last in source.runs]), exported)
-        positions = numbered.item_ids.find(chain.from_iterable(starmap(range, new)))
-        places: dict[int, tuple[NumberedHistory, int]] = {}
-        while batch := list(islice(positions, LISTED)):
-            for position in batch:
-                if position < end:  # later events arrived after the input was read
-                    places[item_id(position)] = numbered, position
-            if len(batch) == LISTED:
-                yield
-        for step in record.steps:
-            for (_, item), position in zip(step.created, step.created_positions, strict=True):
-                if not is_in(exported, item):
-                    places.setdefault(item, (step.numbered_out, position))
-        return [(item, *place) for item, place in places.items()]
-
-    def mark_exported(self, record: Record) -> None:
-        """Mark the items of an assembly's input, and those that its steps created, as exported by its span.
-
-        If another counter counted the tokens than before, all other items have to be exported again.
-        """
-        source = record.ledger_input
-        exported = [(first, last + 1) for first, last in source.runs]
-        for step in record.steps:
-            if step.created:
-                exported += [(item, item + 1) for _, item in step.created]
-        if self._exported_by == record.counted_by:
-            exported += self._exported
-        table = record.table(source.view)
-        self._exported, self._exported_by = merged(exported), record.counted_by
-        self._exported_table = table, len(table.corrected)
-        self.recorded_id = record.assembly_id
 
     def created_by(self, step: Step) -> Sequence[tuple[Any, int]]:
         """Return the events that a step created in the last assembly, with their item ids (see `made_items`)."""
@@ -260,7 +213,7 @@ class Ledger:
         old, numbered = self._numbered, number_read_events(self._numbered, events, self.new_item_ids)
         read_only: Any = events  # it is used like a list, but never changed
         self._numbered, self._contents, self._last_list = numbered, read_only, read_only
-        if old is not None and (self._exported or self.leaves):
+        if old is not None and (self.exported or self.leaves):
             self._remove_changed(old, old.history.events, numbered)
         return LedgerInput(numbered, numbered.history.view(), read_only)
 
@@ -285,7 +238,7 @@ class Ledger:
             if created:
                 places = {item: at for at, item in enumerate(item_ids, known) if item is not None}
                 changed = changed_created_items(self.last, numbered, places)
-                self._exported = difference(self._exported, to_runs(sorted(changed)))
+                self.exported = difference(self.exported, to_runs(sorted(changed)))
         return LedgerInput(numbered, numbered.history.view(), self._last_list)
 
     @property
@@ -490,14 +443,14 @@ class Ledger:
         """
         present = new.among(self.leaves)
         self.leaves = Leaves((item, leaves) for item, leaves in self.leaves.items() if item in present)
-        if self._exported:
-            self._exported = unchanged_exported(self._exported, self.last, (old, before), (new, self._contents))
+        if self.exported:
+            self.exported = unchanged_exported(self.exported, self.last, (old, before), (new, self._contents))
 
     def _remove_absent(self, numbered: NumberedHistory) -> None:
         """Remove exported items that this input and the last assembly lack, and the leaf items of absent summaries."""
         created = self.last.created if self.last is not None else ()
         present = {*numbered.item_ids.all(), *(item for _, item in created)}
-        self._exported = intersection(self._exported, to_runs(sorted(present)))
+        self.exported = intersection(self.exported, to_runs(sorted(present)))
         in_input = numbered.among(self.leaves)
         self.leaves = Leaves((item, leaves) for item, leaves in self.leaves.items() if item in in_input)
 

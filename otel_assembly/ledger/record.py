@@ -10,13 +10,15 @@ import math
 import os
 from bisect import bisect_left
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice, starmap
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from otel_assembly._internal.slices import LISTED
 from otel_assembly.decision import DecisionOutcome, Overflow, OverflowCause, PrefixBreak, PromptPart
 from otel_assembly.history.history import KINDS
 from otel_assembly.history.tool_pairs import ECHO, REASONED, broken_in
+from otel_assembly.history.view import difference, is_in, merged
 from otel_assembly.ledger.figures import Prefix, StepTotals, Totals
 from otel_assembly.ledger.snapshot import FIRST_MADE, ItemGroup, Snapshot, lasting_exits, subtract_groups, without
 from otel_assembly.messages.event_facts import EventKind
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from collections.abc import Set as AbstractSet
 
+    from otel_assembly._internal.slices import Slices
     from otel_assembly.context import Context
     from otel_assembly.conversation_state import HaltGuard
     from otel_assembly.events import HaltEvent
@@ -32,8 +35,11 @@ if TYPE_CHECKING:
     from otel_assembly.history.token_counts import TokenTable
     from otel_assembly.history.view import View
     from otel_assembly.ledger.ledger import Ledger, NamedConversation
-    from otel_assembly.ledger.snapshot import LedgerInput, Step
+    from otel_assembly.ledger.snapshot import LedgerInput, NumberedHistory, Step
     from otel_assembly.tokens import TokenMeter
+
+#: A new item: its id, its history with the item ids, and its position there.
+Arrival: TypeAlias = "tuple[int, NumberedHistory, int]"
 
 CALLER = "caller"
 #: The kinds of events that a model's answer consists of.
@@ -381,6 +387,51 @@ def _flow(record: Record) -> Sequence[int]:
                 counts[0] += part.view.length
                 counts[1] += record.items_tokens(part.view)
     return [injected.length, record.items_tokens(injected), *dropped, *compacted]
+
+
+def arrivals_of(record: Record) -> Slices[list[Arrival]]:
+    """Return the items of an assembly that its span has to describe, because they are not exported as they are now.
+
+    These are new or changed items, items that steps created, and exported items whose token count changed.
+    """
+    ledger, source = record.ledger, record.ledger_input
+    numbered, end, table = source.numbered, source.view.end, record.table(source.view)
+    item_id, exported = numbered.item_ids.of, ledger.exported if ledger.exported_by == record.counted_by else []
+    last_table, corrections = ledger.exported_table or (table, 0)
+    if exported and (corrected := table.corrected[corrections if last_table is table else 0 :]):
+        exported = difference(exported, merged((item_id(at), item_id(at) + 1) for at in corrected))
+    new = difference(merged([(first, last + 1) for first, last in source.runs]), exported)
+    positions = numbered.item_ids.find(chain.from_iterable(starmap(range, new)))
+    places: dict[int, tuple[NumberedHistory, int]] = {}
+    while batch := list(islice(positions, LISTED)):
+        for position in batch:
+            if position < end:  # later events arrived after the input was read
+                places[item_id(position)] = numbered, position
+        if len(batch) == LISTED:
+            yield
+    for step in record.steps:
+        for (_, item), position in zip(step.created, step.created_positions, strict=True):
+            if not is_in(exported, item):
+                places.setdefault(item, (step.numbered_out, position))
+    return [(item, *place) for item, place in places.items()]
+
+
+def mark_exported(record: Record) -> None:
+    """Mark the items of an assembly's input, and those that its steps created, as exported by its span.
+
+    If another counter counted the tokens than before, all other items have to be exported again.
+    """
+    ledger, source = record.ledger, record.ledger_input
+    exported = [(first, last + 1) for first, last in source.runs]
+    for step in record.steps:
+        if step.created:
+            exported += [(item, item + 1) for _, item in step.created]
+    if ledger.exported_by == record.counted_by:
+        exported += ledger.exported
+    table = record.table(source.view)
+    ledger.exported, ledger.exported_by = merged(exported), record.counted_by
+    ledger.exported_table = table, len(table.corrected)
+    ledger.recorded_id = record.assembly_id
 
 
 #: The names of the parts of a prompt that are not events, and of the kinds of events, in the order of the spans.

@@ -15,7 +15,7 @@ from opentelemetry import trace
 from otel_assembly._internal.slices import LISTED
 from otel_assembly.decision import DecisionOutcome
 from otel_assembly.history.view import Run, View, is_in, to_runs
-from otel_assembly.ledger.record import tokens_by_kind
+from otel_assembly.ledger.record import arrivals_of, tokens_by_kind
 from otel_assembly.ledger.snapshot import FIRST_MADE, item_id_runs, item_text, listed_exits, run_text
 from otel_assembly.messages.event_facts import EventKind, sendable
 from otel_assembly.telemetry import conventions as names
@@ -240,7 +240,7 @@ def assembly_arrays(record: Record, departures: Departures, content: Callable[[s
         sources = list(map(sendable, record.sent.sources))
         tokens = [record.prompt_tokens([prompt]) for prompt in record.sent.prompts]
         groups.append(([names.PROMPT_SOURCES, names.PROMPT_TOKENS], [sources, tokens]))
-    arrived = yield from record.ledger.arrivals(record)
+    arrived = yield from arrivals_of(record)
     if not arrived:
         return Arrays(groups)
     columns: list[list[Any]] = [[] for _ in _ARRIVED]
