@@ -6,6 +6,7 @@ reducer calls the client, for example to summarize messages, the call is recorde
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Sequence
 from contextlib import contextmanager, nullcontext
@@ -72,7 +73,7 @@ class ClientCall(TrackedRun):
         self.over = False
         self._began = False
         self._recorded = False
-        self._called_model = CalledModel(prepared=False)
+        self._called_model: CalledModel | None = None
         self._request: ClientRequest | None = None
         self._reduction: Reduction | None = None
         self._attempt: Attempt | None = None
@@ -87,7 +88,7 @@ class ClientCall(TrackedRun):
             self._began = True
             with self._instrumentation.suppress_errors():
                 self._begin()
-        if not self._recorded:
+        if not self._recorded or self._called_model is None:
             yield
             return
         with context_value(CLIENT_CALL, (self, CALL.get())), self._calling(), self._called_model.current():
@@ -117,6 +118,7 @@ class ClientCall(TrackedRun):
             self._calling = self._record_request(request).calling
             self._called_model = CalledModel()
             return
+        self._called_model = CalledModel(prepared=False)
         reduction.read = request.messages
         # The tokens are counted after the call, when the program may have added the answer to its list: copy the list.
         tokens = partial(_count_tokens, request=request._replace(messages=list(request.messages)))
@@ -157,7 +159,8 @@ class ClientCall(TrackedRun):
     def end(self, error: BaseException | None = None) -> None:
         """End the client's call, and the compaction if it is one, which for a generator also begins only now."""
         self.over = True
-        self._called_model.end(error)
+        if self._called_model is not None:
+            self._called_model.end(error)
         compaction, self._compaction = self._compaction, None
         if compaction is not None:
             with self._instrumentation.suppress_errors():
@@ -246,9 +249,20 @@ def client(
     """
 
     def hook(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-        def begin_call(_: Instrumentation, /, *args: Any, **kwargs: Any) -> ClientCall:
-            read = partial(call_if_accepted, original, reads, args, kwargs)
-            return ClientCall(instrumentation, partial(_read_with_rules, read, args), text_of, record, chunk_text)
+        begins_later = inspect.isasyncgenfunction(original) or inspect.isgeneratorfunction(original)
+
+        def begin_call(_: Instrumentation, /, *args: Any, **kwargs: Any) -> ClientCall | None:
+            if not begins_later and in_client_call():
+                return None
+
+            def read() -> ClientRequest | None:
+                request = call_if_accepted(original, reads, args, kwargs)
+                if request is None or request.client is not None or not args:
+                    return request
+                # The hooked function is a method of the client, whose class determines what it adds to messages.
+                return request._replace(client=rules_of_client(args[0]))
+
+            return ClientCall(instrumentation, read, text_of, record, chunk_text)
 
         return run_hook(begin_call, attach_to_stream)(original, instrumentation)
 
@@ -256,17 +270,6 @@ def client(
         return hook
     outer_hook = run_hook(prepared, attach_to_stream)
     return lambda original, instrumentation: outer_hook(hook(original, instrumentation), instrumentation)
-
-
-def _read_with_rules(read: Callable[[], ClientRequest | None], args: Sequence[Any]) -> ClientRequest | None:
-    """Read the client request, and add what the client adds to messages (`ClientRules`), for counting their tokens.
-
-    The rules are found by the class of the client: the first argument, because the hooked function is its method.
-    """
-    request = read()
-    if request is None or request.client is not None or not args:
-        return request
-    return request._replace(client=rules_of_client(args[0]))
 
 
 def innermost_client_hook(

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 from opentelemetry import trace
 
+from otel_assembly._internal.current_recorder import DEFAULT
 from otel_assembly._internal.fork_safety import lazy_property, new_lock
 from otel_assembly._internal.lazy_imports import LazyModule
 from otel_assembly.instrumentation.replacements import replacement_for
@@ -138,11 +139,11 @@ class Instrumentation:
     @property
     def recorder(self) -> Recorder:
         """The recorder of spans, metrics and logs."""
-        return self.observed.recorder
+        return DEFAULT.recorder if self._recorder is None else self._recorder
 
     def is_enabled(self) -> bool:
         """Return True if a telemetry provider is configured. Each wrapper calls this first, so it has to be fast."""
-        return self.open and self.observed.is_enabled()
+        return self.open and (DEFAULT.recorder if self._recorder is None else self._recorder).is_enabled()
 
     @lazy_property
     def suppress_errors(self) -> Callable[[], suppress_errors]:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from otel_assembly._internal.hidden_frames import hide_frames
 from otel_assembly._internal.tracked_runs import TrackedRun
-from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.context_variables import REDUCTION
 from otel_assembly.instrumentation.reductions import Reduction
+from otel_assembly.instrumentation.run_types import ContextBoundRun
 from otel_assembly.instrumentation.runs import run_hook
 
 if TYPE_CHECKING:

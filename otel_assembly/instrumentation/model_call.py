@@ -4,8 +4,9 @@ A model call starts with the first observation of its messages, such as a reduce
 client is called. Its input is the framework's messages, and each reducer on the way is a step. Differences between the
 last step's output and the client request that no hook accounts for become one more step, named `framework`.
 
-While a call is prepared, the context variable `CALL` contains it. A reduction outside any call is deferred to the next
-call of the same invoking agent in the same conversation (see `deferred`).
+While a call is prepared, the context variable `CALL` contains it. A framework can run a reducer outside any call, for
+example between two runs. `DeferredReductions` stores its `StepReport` until the next call of the same invoking agent in
+the same conversation, which records it as a step.
 
 A call is being prepared, or it has ended (`ModelCall.ended`). Each observation of messages prepares it again, because a
 call can be repeated, as in a retry. It then has a new assembly with the same input and steps:
@@ -23,10 +24,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opentelemetry import trace
 
+from otel_assembly._internal.registry import Registry
 from otel_assembly._internal.tracked_runs import TrackedRun
-from otel_assembly.instrumentation.context_variables import CALL
+from otel_assembly.instrumentation.context_variables import CALL, SUMMARIZED
 from otel_assembly.instrumentation.conversation import InvokingAgent
-from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS, DeferredReductions
 from otel_assembly.instrumentation.instrumented import context_value, on_exit
 from otel_assembly.instrumentation.message_alignment import (
     find_gaps,
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.decision import Verdict
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.instrumentation.lazy_runs import LazyRun
+    from otel_assembly.instrumentation.run_types import LazyRun
     from otel_assembly.messages.provider_rules import ClientRules
     from otel_assembly.observe.assembly import ObservedAssembly, ObservedStep
 
@@ -56,6 +57,10 @@ if TYPE_CHECKING:
 _STATE: Final = ("messages", "out", "prompts", "prompts_out", "_is_complete", "_stage", "_steps")
 #: The name of an assembly without a model call: the compaction of a history outside any model call.
 COMPACTION: Final = "compaction"
+#: The most ledgers with deferred reductions; the least recently used ones are dropped first.
+_MOST_LEDGERS: Final = 1_000
+#: The most deferred reductions of one ledger; the oldest ones are dropped first.
+_MOST_PER_LEDGER: Final = 16
 
 
 class ClientRequest(NamedTuple):
@@ -376,7 +381,12 @@ class ModelCall(TrackedRun):
     @property
     def states(self) -> list[Sequence[Any]]:
         """The messages of the input, and after each step."""
-        return [self.messages or (), *(report.after or () for report, _ in self._steps)]
+        return [self.messages or (), *[report.after or () for report, _ in self._steps]]
+
+    @property
+    def last_state(self) -> int:
+        """The last index in `states`."""
+        return len(self._steps)
 
     def _prepare(self, messages: Sequence[Any] | None = None) -> None:
         """Make the call ready for an observation: each method that observes messages calls this first.
@@ -480,18 +490,82 @@ class ModelCall(TrackedRun):
         assembly.end(error, stays=stays, called=called, ended_ns=ended_ns)
 
 
-def _record_reductions(
-    instrumentation: Instrumentation, invoking_agent: InvokingAgent, reductions: Sequence[StepReport]
-) -> None:
-    """Record deferred reductions as an assembly without a model call; see `DeferredReductions.record`."""
-    call = ModelCall(instrumentation, invoking_agent, name=COMPACTION)
-    for report in reductions:
-        # The reducer that will use the summary has not run yet, so the reduction has no policy name.
-        call.replay_deferred(report if report.policy else replace(report, policy=COMPACTION))
-    call.end()
+class DeferredReductions:
+    """The reductions that are not recorded yet, by ledger: one per invoking agent and conversation.
+
+    Attributes:
+        take_reported: Takes the reductions that the program reported for messages of a conversation: returns the
+            messages before them, and the reports. `program_reductions` sets this attribute when it is imported, which
+            is before a program can report a reduction.
+    """
+
+    def __init__(self) -> None:
+        self.take_reported: Callable[[Sequence[Any], str | None], tuple[list[Any], list[StepReport]]] | None = None
+        self._is_used = False  #: Whether a reduction was ever stored; most programs never do.
+        self._by_ledger: Registry[Any, list[StepReport]] = Registry(_MOST_LEDGERS, clear_after_fork=True)
+
+    def put(self, invoking_agent: InvokingAgent, report: StepReport) -> None:
+        """Store a reduction; the next model call of this invoking agent records it before the call's own steps.
+
+        Nothing is stored if the invoking agent has no conversation, because no later call can then be its next one.
+        """
+        key = invoking_agent.ledger()
+        if key is not None:
+            self._is_used = True
+            reductions = self._by_ledger.of(key, list)
+            reductions.append(report)
+            del reductions[:-_MOST_PER_LEDGER]
+            invoking_agents = SUMMARIZED.get()
+            if report.attempts and invoking_agents is not None:
+                invoking_agents.append(invoking_agent)  # for `run_ended`
+
+    def take(self, invoking_agent: InvokingAgent) -> list[StepReport]:
+        """Remove the reductions of an invoking agent and return them, the oldest first."""
+        key = invoking_agent.ledger() if self._is_used else None
+        stored = self._by_ledger.get(key) if key is not None else None
+        if not stored:
+            return []
+        reductions = [*stored]
+        stored.clear()
+        return reductions
+
+    def undo(self, invoking_agent: InvokingAgent, messages: Sequence[Any]) -> tuple[list[Any], list[StepReport]]:
+        """Take the reductions of an agent, and find out what the messages of its model call were before them.
+
+        The result is the messages before the oldest reduction whose output is among the messages, and a report for each
+        such reduction, the oldest first. The reports are about all messages of the call.
+        """
+        before, program_reports = list(messages), list[StepReport]()
+        if self.take_reported is not None:
+            before, program_reports = self.take_reported(messages, invoking_agent.conversation_id)
+        reports: list[StepReport] = []
+        for report in reversed(self.take(invoking_agent)):
+            after, places = before, locate(before, report.after or ())
+            if places:
+                before = replace_at(after, places, report.before)
+                reports.append(replace(report, before=before, after=after))
+        return before, [*reports[::-1], *program_reports]
+
+    def run_ended(self, instrumentation: Instrumentation, invoking_agents: Sequence[InvokingAgent]) -> None:
+        """Record what summarizers did for these agents in a run that has ended, unless a model call has recorded it.
+
+        No later run may follow, so the attempts are recorded now, in an assembly without a model call. The reductions
+        themselves stay stored: the next model call, if there is one, has them as its steps, too.
+        """
+        for invoking_agent in invoking_agents:
+            stored = self._by_ledger.get(invoking_agent.ledger()) or []
+            reductions = [*stored]
+            if any(reduction.attempts for reduction in reductions):
+                stored.clear()  # else the assembly would take the reductions from here, too
+                call = ModelCall(instrumentation, invoking_agent, name=COMPACTION)
+                for report in reductions:
+                    # The reducer that will use the summary has not run yet, so the reduction has no policy name.
+                    call.replay_deferred(report if report.policy else replace(report, policy=COMPACTION))
+                call.end()
+                stored += [replace(reduction, attempts=()) for reduction in reductions]
 
 
-DeferredReductions.record = staticmethod(_record_reductions)
+DEFERRED_REDUCTIONS: Final = DeferredReductions()
 
 
 def current_model_call() -> ModelCall | None:

@@ -3,14 +3,14 @@
 `reducer` makes the hook of a function from a generator that yields a `StepReport` with the function's input and returns
 one with its output. Such a function may be sync or async, and may change its messages in place. A `Reduction` is one
 run of a reducer. It becomes a step of the current model call; if there is none, it is deferred to the next one (see
-`deferred`).
+`DeferredReductions`).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -20,11 +20,10 @@ from opentelemetry import context as otel_context
 from otel_assembly.budget.attempt import Attempt, CompactionOutcome
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
 from otel_assembly.instrumentation.context_variables import CALL, REDUCTION
-from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS
 from otel_assembly.instrumentation.hooks import observe_hook
 from otel_assembly.instrumentation.instrumented import context_value
 from otel_assembly.instrumentation.message_alignment import identity_keys, same
-from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
+from otel_assembly.instrumentation.model_call import DEFERRED_REDUCTIONS, ClientRequest, ModelCall
 from otel_assembly.messages.event_facts import EventKind, describe
 from otel_assembly.observe.assembly import settling
 from otel_assembly.observe.step_report import StepReport, SummarizerAttempt
@@ -151,9 +150,10 @@ class Reduction:
         An open step is recorded even if the reducer changes nothing. It has the reducer's start time and context. The
         result is None without a model call or telemetry.
         """
-        call = self.resolve_model_call()
+        call = self.call or self.resolve_model_call()
         if self.step is None and call is not None:
-            with self.in_outer_context():  # the reducer may have opened other spans since it was called
+            is_outside = otel_context.get_current() is self._context  # else the reducer has opened other spans since
+            with nullcontext() if is_outside else self.in_outer_context():
                 step = call.begin_step(self.report, self._started_ns)
             if step is not None:
                 self.step = step.__enter__()
@@ -241,17 +241,18 @@ class Reduction:
         self.over = True
         self.report = report = replace(self.report, after=after)
         changed = always or self.step is not None or report.prompts is not None or not same(report.before, after)
-        if changed and self.resolve_model_call() is not None and not report.has_details and self._is_recorded(report):
+        call = (self.call or self.resolve_model_call()) if changed else None
+        if call is not None and not report.has_details and self._is_recorded(report):
             return  # a second step with the same change would only repeat it
         if self.step is not None:
             self.step.__exit__(None, None, None)
-        if changed and self.call is not None:
-            self.call.reduced(self.report, step=self.step, since=self._call_messages, started_ns=self._started_ns)
+        if call is not None:
+            call.reduced(report, step=self.step, since=self._call_messages, started_ns=self._started_ns)
         elif invoking_agent is not None and (changed or self._deferred_attempts):
             DEFERRED_REDUCTIONS.put(invoking_agent, self.to_deferred(after))
-        elif not changed and self.report.kind == "reduction":
+        elif not changed and report.kind == "reduction":
             agent_name = self.call.invoking_agent.agent_name if self.call is not None else self._agent_name
-            self._instrumentation.observed.declined(self.report.policy, agent_name)
+            self._instrumentation.observed.declined(report.policy, agent_name)
 
     def to_deferred(self, after: Sequence[Any]) -> StepReport:
         """Return a report with the reducer's output that a later model call can record; the output is copied."""

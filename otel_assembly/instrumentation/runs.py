@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Generator, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
-from functools import partial, wraps
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context as otel_context
@@ -18,7 +18,7 @@ from opentelemetry import context as otel_context
 from otel_assembly._internal.hidden_frames import hide_frames
 from otel_assembly._internal.tracked_runs import TrackedRun  # noqa: TC001  # exported from here
 from otel_assembly.instrumentation.context_variables import STEPPING_STREAM
-from otel_assembly.instrumentation.instrumented import call_if_accepted, on_exit
+from otel_assembly.instrumentation.instrumented import on_exit, signature_accepts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,23 +46,16 @@ def run_hook(
     def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
         is_generator = inspect.isasyncgenfunction(original) or inspect.isgeneratorfunction(original)
 
-        def start_run(args: Any, kwargs: Any) -> TrackedRun | None:
-            run = None
-            if instrumentation.is_enabled():
-                with instrumentation.suppress_errors():
-                    run = call_if_accepted(original, partial(run_of, instrumentation), args, kwargs)
-            return run
-
         @wraps(original)
         async def async_wrapper(*args: Any, **kwargs: Any) -> Any:
-            run = start_run(args, kwargs)
+            run = _start_run(run_of, original, instrumentation, args, kwargs)
             if run is None:
                 return await original(*args, **kwargs)
             return await _await_answer(run, original(*args, **kwargs), attach_to_stream, instrumentation)
 
         @wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            run = start_run(args, kwargs)
+            run = _start_run(run_of, original, instrumentation, args, kwargs)
             if run is None:
                 return original(*args, **kwargs)
             if is_generator:  # its body runs with its first step
@@ -84,6 +77,24 @@ def run_hook(
         return async_wrapper if inspect.iscoroutinefunction(original) else wrapper
 
     return wrap
+
+
+def _start_run(
+    run_of: Callable[..., TrackedRun | None],
+    original: Callable[..., Any],
+    instrumentation: Instrumentation,
+    args: Any,
+    kwargs: Any,
+) -> TrackedRun | None:
+    if not instrumentation.is_enabled():
+        return None
+    try:
+        return run_of(instrumentation, *args, **kwargs)
+    except Exception as error:  # noqa: BLE001  # a failed hook must not affect the agent
+        # If the function does not accept the arguments, it will raise an error itself.
+        if not isinstance(error, TypeError) or signature_accepts(original, args, kwargs):
+            instrumentation.observed.failed(error)
+        return None
 
 
 def run_argument_hook(run_of: Callable[..., TrackedRun | None], name: str) -> Wrap:

@@ -235,7 +235,9 @@ class ObservedStep:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._time.__exit__(kind, error, trace)
-        self.failed(error)
+        self._error = error
+        if self._step is not None:
+            self._step.error = error
         self._assembly.done_ns = time.time_ns()
 
     def begin(self) -> None:
@@ -317,7 +319,8 @@ class ObservedStep:
         self.report, self._has_output = report, True
         if self._step is not None:
             self._write(self._step)
-        assembly.signal(report.alerts)
+        if report.alerts:
+            assembly.signal(report.alerts)
 
     def amend(self, report: StepReport) -> None:
         """Replace the report of a step whose assembly's input is not known yet."""

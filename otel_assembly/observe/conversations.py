@@ -136,6 +136,7 @@ class ObservedAssembler:
         self.framework = framework
         self._recorder = recorder
         self._counter = counter
+        self._suppress_errors = suppress_errors(self.failed)
         self._meters: Registry[tuple[ClientRules, str], TokenMeter] = Registry(_MODELS)
         self._last_meter: tuple[tuple[str | None, ClientRules | None], TokenMeter] | None = None
         self.forget()
@@ -156,7 +157,7 @@ class ObservedAssembler:
 
     def suppress_errors(self) -> suppress_errors:
         """Return a context manager that suppresses exceptions of its block; each is logged as a warning and counted."""
-        return suppress_errors(self.failed)
+        return self._suppress_errors
 
     def failed(self, error: Exception) -> None:
         """Record a failure of the instrumentation."""

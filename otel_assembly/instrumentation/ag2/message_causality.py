@@ -17,7 +17,7 @@ from opentelemetry import trace
 from otel_assembly._internal.registry import Registry
 from otel_assembly.instrumentation.hooks import observe_async_hook
 from otel_assembly.instrumentation.instrumented import context_value
-from otel_assembly.instrumentation.lazy_runs import LazyRun
+from otel_assembly.instrumentation.run_types import LazyRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,7 +23,6 @@ from otel_assembly.instrumentation.agent_framework.chat_middleware import (
     middleware_exit_hook,
 )
 from otel_assembly.instrumentation.agent_framework.shared_start import CallsFromSharedStart
-from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.clients import innermost_client_hook, model_in
 from otel_assembly.instrumentation.conversation import InvokingAgent
 from otel_assembly.instrumentation.hooks import observe_async_hook
@@ -33,6 +32,7 @@ from otel_assembly.instrumentation.model_call import ClientRequest
 from otel_assembly.instrumentation.prompts import as_prompts
 from otel_assembly.instrumentation.reducers import is_own, left_for, limit_of, name_of, policy_name, settings_of
 from otel_assembly.instrumentation.reductions import reducer, reducing
+from otel_assembly.instrumentation.run_types import ContextBoundRun
 from otel_assembly.instrumentation.runs import run_hook
 from otel_assembly.instrumentation.tool_schemas import ToolSchemas
 from otel_assembly.observe.step_report import StepReport

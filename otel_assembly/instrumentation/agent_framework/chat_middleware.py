@@ -10,12 +10,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.clients import in_client_call
 from otel_assembly.instrumentation.message_alignment import locate
 from otel_assembly.instrumentation.middleware_calls import MiddlewareReduction
 from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
 from otel_assembly.instrumentation.reductions import reducing
+from otel_assembly.instrumentation.run_types import ContextBoundRun
 from otel_assembly.instrumentation.runs import run_hook
 from otel_assembly.observe.step_report import StepReport
 

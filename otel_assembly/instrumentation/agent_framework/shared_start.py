@@ -5,12 +5,11 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.conversation import IdentityWeakMap, InvokingAgent
 from otel_assembly.instrumentation.message_alignment import locate
 from otel_assembly.instrumentation.model_call import ModelCall
-from otel_assembly.instrumentation.run_calls import Preparing
+from otel_assembly.instrumentation.run_types import ContextBoundRun, Preparing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_assembly.instrumentation.agentscope.message_parts import MessageParts
 from otel_assembly.instrumentation.agentscope.messages import block_parts, is_summary, part_of, summary_blocks
-from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.clients import client
 from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.conversation import IdentityWeakMap, InvokingAgent
@@ -27,6 +26,7 @@ from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
 from otel_assembly.instrumentation.prompts import as_prompts, in_front
 from otel_assembly.instrumentation.reducers import FRAMEWORK, is_ours
 from otel_assembly.instrumentation.reductions import Reduction, reducing
+from otel_assembly.instrumentation.run_types import ContextBoundRun
 from otel_assembly.instrumentation.runs import run_hook
 from otel_assembly.messages.provider_rules import rules_of_client
 from otel_assembly.observe.step_report import StepReport

@@ -24,10 +24,9 @@ from otel_assembly.instrumentation.agentscope.conversation import (
 from otel_assembly.instrumentation.agentscope.messages import part_of
 from otel_assembly.instrumentation.context_variables import CALL, REDUCTION
 from otel_assembly.instrumentation.conversation import IdentityWeakMap
-from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS
 from otel_assembly.instrumentation.hooks import observe_async_hook, observe_hook
 from otel_assembly.instrumentation.instrumented import argument, context_value, on_exit
-from otel_assembly.instrumentation.model_call import ClientRequest
+from otel_assembly.instrumentation.model_call import DEFERRED_REDUCTIONS, ClientRequest
 from otel_assembly.instrumentation.reductions import Reduction, compacted_verdict, observe_edits, reducer, reducing
 from otel_assembly.observe.step_report import StepReport
 

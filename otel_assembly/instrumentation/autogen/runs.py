@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 from autogen_core import Image
 
 from otel_assembly.instrumentation.autogen.conversation import RUNNING_AGENT, client_request, invoking_agent, text_of
-from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.clients import client
 from otel_assembly.instrumentation.context_variables import CALL, REDUCTION
 from otel_assembly.instrumentation.model_call import ModelCall
 from otel_assembly.instrumentation.reductions import reducer
+from otel_assembly.instrumentation.run_types import ContextBoundRun
 from otel_assembly.instrumentation.runs import run_hook
 from otel_assembly.observe.step_report import StepReport
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionReason
 from otel_assembly.errors import AssemblyError
-from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.clients import client, in_client_call, innermost_client_hook
 from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.google_adk.contents import AgentCall
@@ -23,7 +22,7 @@ from otel_assembly.instrumentation.known_reducers import known_of
 from otel_assembly.instrumentation.model_call import ClientRequest
 from otel_assembly.instrumentation.reducers import is_ours, policy_name
 from otel_assembly.instrumentation.reductions import observe_edits, reducer
-from otel_assembly.instrumentation.run_calls import SequentialCalls
+from otel_assembly.instrumentation.run_types import ContextBoundRun, SequentialCalls
 from otel_assembly.instrumentation.runs import run_hook
 from otel_assembly.messages.provider_rules import NO_NAMES
 from otel_assembly.observe.step_report import StepReport
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from otel_assembly._internal.tracked_runs import TrackedRun
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.reductions import ReducerObservation
-    from otel_assembly.instrumentation.run_calls import Preparing
+    from otel_assembly.instrumentation.run_types import Preparing
 
 _PACKAGES: Final = ("google.adk",)
 #: The model calls in preparation, found by their `LlmRequest`.

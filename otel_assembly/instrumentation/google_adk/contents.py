@@ -14,7 +14,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionReason
-from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.conversation import InvokingAgent
 from otel_assembly.instrumentation.hooks import observe_hook
@@ -22,6 +21,7 @@ from otel_assembly.instrumentation.message_alignment import same_objects
 from otel_assembly.instrumentation.model_call import ModelCall
 from otel_assembly.instrumentation.reducers import FRAMEWORK, left_for, settings_of
 from otel_assembly.instrumentation.reductions import Reduction, reducer
+from otel_assembly.instrumentation.run_types import ContextBoundRun
 from otel_assembly.instrumentation.runs import run_hook
 from otel_assembly.observe.step_report import StepReport
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.lazy_imports import LazyModule
 from otel_assembly.decision import DecisionReason
-from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.conversation import InvokingAgent, LedgerKey
 from otel_assembly.instrumentation.haystack import generators
@@ -25,7 +24,7 @@ from otel_assembly.instrumentation.hooks import observe_hook
 from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
 from otel_assembly.instrumentation.reducers import is_ours, is_own, left_for, limit_of, policy_name, settings_of
 from otel_assembly.instrumentation.reductions import observe_edits, reducer, reducing
-from otel_assembly.instrumentation.run_calls import Preparing
+from otel_assembly.instrumentation.run_types import ContextBoundRun, Preparing
 from otel_assembly.instrumentation.runs import run_hook
 from otel_assembly.observe.step_report import StepReport
 

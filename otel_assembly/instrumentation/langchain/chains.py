@@ -14,10 +14,10 @@ from functools import partial
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.conversation import IdentityWeakMap
 from otel_assembly.instrumentation.instrumented import argument
 from otel_assembly.instrumentation.langchain.runs import BRANCHES, GRAPH_CONTEXT, PreparedRun, conversation_of
+from otel_assembly.instrumentation.run_types import ContextBoundRun
 from otel_assembly.instrumentation.runs import run_hook
 
 if TYPE_CHECKING:

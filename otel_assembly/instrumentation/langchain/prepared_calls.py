@@ -21,7 +21,6 @@ from otel_assembly.instrumentation.conversation import ConversationsByFirstMessa
 from otel_assembly.instrumentation.instrumented import context_value
 from otel_assembly.instrumentation.message_alignment import identity_keys, same, same_content, same_objects
 from otel_assembly.instrumentation.model_call import ModelCall
-from otel_assembly.instrumentation.prompts import in_front
 from otel_assembly.instrumentation.rendered import is_rendered
 
 if TYPE_CHECKING:
@@ -29,9 +28,9 @@ if TYPE_CHECKING:
     from typing import Self
 
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.instrumentation.lazy_runs import LazyRun
     from otel_assembly.instrumentation.model_call import ClientRequest
     from otel_assembly.instrumentation.reductions import Reduction
+    from otel_assembly.instrumentation.run_types import LazyRun
     from otel_assembly.observe.assembly import ObservedStep
     from otel_assembly.observe.step_report import StepReport
 
@@ -177,8 +176,9 @@ class PreparedCalls:
         The flag is True for calls that may be continued with a part of their messages: the position's own, those of
         the step directly before, and those prepared outside of any run.
         """
-        for call in reversed(self.at(position_key)):
-            yield call, True
+        for call in reversed([*self._calls]):
+            if call.position_key == position_key:
+                yield call, True
         calls: PreparedCalls | None = self
         while calls is not None:
             if calls.by_identity and calls is not self:  # those prepared outside of any run
@@ -347,7 +347,7 @@ class GraphPosition:
         best: tuple[bool, bool, int] | None = None
         message_ids = set(map(id, messages))
         for call, allows_overlap in self.calls.available_to(self.key, self.step):
-            if _in_different_branch(call.branches, self.branches):
+            if call.branches and _in_different_branch(call.branches, self.branches):
                 continue
             is_made = call.is_made
             state = call.state_of(messages, first=is_made and not is_request)
@@ -357,10 +357,10 @@ class GraphPosition:
             if not allows_overlap or not call.last_output or is_excluded:
                 continue
             if self._derive_from(call, messages, is_request=is_request):
-                shared = sum(id(message) in message_ids for message in call.last_output)
+                shared = sum(map(message_ids.__contains__, map(id, call.last_output)))
                 rank = not is_made, shared == len(call.last_output), shared
                 if best is None or rank > best:
-                    nearest, best = (call, len(call.states) - 1), rank
+                    nearest, best = (call, call.last_state), rank
         return nearest
 
     def _continue_call(
@@ -375,12 +375,12 @@ class GraphPosition:
             known = self._find_call(messages, is_request=is_request)
             if known is None:
                 return None
-            call, state = known
+            (call, state), messages_at_state = known, known[0].states[known[1]]
             has_inner_steps = since_ns is not None and call.assembly is not None and call.assembly.done_ns >= since_ns
-            if call.is_made or (state < len(call.states) - 1 and not has_inner_steps):
+            if call.is_made or (state < call.last_state and not has_inner_steps):
                 call = call.fork(state)
             call.is_requested = is_request
-            return call, call.states[state]
+            return call, messages_at_state
 
     def _derive_from(self, call: PreparedCall, messages: Sequence[Any], *, is_request: bool) -> bool:
         """Return True if these messages derive from a call's last output, without being equal to one of its states."""
@@ -481,7 +481,9 @@ class GraphContext:
         System messages at the start that are no output of a reducer are recorded as system prompts.
         """
         messages = list(request.messages)
-        prompts = len(in_front(messages, lambda message: self._role(message) == "system")[0])
+        prompts = 0
+        while prompts < len(messages) and self._role(messages[prompts]) == "system":
+            prompts += 1
         call = self.position().call_for_request(instrumentation, messages, prompts)
         output_ids = set(map(id, call.out))
         # A reducer that got the system messages has returned them as messages, so they are no prompts of the call.

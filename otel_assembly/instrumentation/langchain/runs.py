@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.instrumentation.instrumented import argument, context_value
 from otel_assembly.instrumentation.langchain.prepared_calls import GraphContext, PreparedCalls, Where
-from otel_assembly.instrumentation.lazy_runs import LazyRun
+from otel_assembly.instrumentation.run_types import LazyRun
 from otel_assembly.instrumentation.runs import run_hook
 
 if TYPE_CHECKING:
@@ -129,8 +129,11 @@ def _step_of(config: Any) -> int:
 
 def _locate(config: Any = None) -> Where:
     """Return the position that a config describes; by default, or if `config` is no node's, the current config."""
-    config = config if _task_of(config) else current_config()
-    task, history = _task_of(config), _settings(config).get("message_history")
+    settings = _settings(config)
+    if not settings.get("checkpoint_ns"):
+        config = current_config()
+        settings = _settings(config)
+    task, history = str(settings.get("checkpoint_ns") or ""), settings.get("message_history")
     nodes = [part.split(":", 1)[0] for part in task.split("|")]
     store = f"/{id(history):x}" if type(history).__name__ in _IN_MEMORY else ""
     return Where(task, nodes, _step_of(config), conversation_of(config), BRANCHES.get(), store)

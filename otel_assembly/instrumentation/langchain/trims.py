@@ -71,7 +71,7 @@ class _Trim:
         self._last = last
         self._description = description
         self.limit: int = settings[description.limit]
-        self._counter: Callable[[Any], int] = settings[description.counter]
+        self.counter: Callable[[Any], int] = settings[description.counter]
         #: The ids of the unshortened messages; None if the function does not shorten messages.
         self._whole_ids = frozenset(map(id, messages)) if any(map(settings.get, description.cuts)) else None
         #: For each call of the counter: the number of messages, the last of them, and their tokens.
@@ -79,74 +79,72 @@ class _Trim:
 
     def count(self, messages: list[Any]) -> int:
         """Return the result of the caller's counter, and remember it unless the last message was shortened."""
-        tokens = self._counter(messages)
+        tokens = self.counter(messages)
         if messages and (self._whole_ids is None or id(messages[-1]) in self._whole_ids):
             self._counts.append((len(messages), messages[-1], tokens))
         return tokens
 
-    @property
-    def reason(self) -> DecisionReason:
-        """Why messages are dropped: the limit is a number of messages if the counter returns 1 per message."""
-        several = [(count, tokens) for count, _, tokens in self._counts if count > 1]
-        counts_messages = self._counter is len or (several and all(count == tokens for count, tokens in several))
-        return DecisionReason.OUTSIDE_WINDOW if counts_messages else DecisionReason.OVER_BUDGET
-
-    def explain(self, result: Sequence[Any]) -> tuple[list[Verdict], int | None, OverflowCause]:
+    def explain(self, result: Sequence[Any], reason: DecisionReason) -> tuple[list[Verdict], int | None, OverflowCause]:
         """Return verdicts, and if no message fit, the tokens that were needed and the cause of the overflow.
 
-        A message that did not fit has no verdict, because the reason of the step applies to it. The tokens needed are
+        A message that did not fit has no verdict, because the step's own `reason` applies to it. The tokens needed are
         None if the limit was not exceeded.
         """
-        result_ids = set(map(id, result))
-        # With its setting, the function keeps a system message at the start, and counts it separately. The other
-        # messages share the rest of the limit.
-        first = self._messages[0]
-        is_kept = self._last and self._settings.get(self._description.system) and id(first) in result_ids
-        system = first if is_kept and self._description.role(first) == "system" else None
-        rest = self._messages if system is None else self._messages[1:]
-        system_tokens = next((tokens for _, message, tokens in self._counts if message is system), 0)
-        counts = [(count, tokens) for count, message, tokens in self._counts if message is not system]
-        limit = max(0, self.limit - system_tokens)
+        result_ids, system, system_tokens = set(map(id, result)), None, None
+        first, rest = self._messages[0], self._messages
+        keeps_first = self._last and self._settings.get(self._description.system) and id(first) in result_ids
+        if keeps_first and self._description.role(first) == "system":
+            # The function counts a kept system message separately; the other messages share the rest of the limit.
+            system, rest = first, self._messages[1:]
+        counts = []
+        for count, last_message, tokens in self._counts:
+            if system is None or last_message is not system:
+                counts.append((count, tokens))
+            elif system_tokens is None:
+                system_tokens = tokens
+        limit = max(0, self.limit - (system_tokens or 0))
+        fitting_count, least_excessive = 0, None
+        for count, tokens in counts:
+            if tokens <= limit:
+                fitting_count = max(fitting_count, count)
+            elif least_excessive is None or tokens < least_excessive:
+                least_excessive = tokens
         # The function counts all candidates first, and then fewer. Messages that are no candidates were dropped
         # before by another rule, such as `end_on`.
         candidate_count = counts[0][0] if counts else 0
-        fitting_count = max((count for count, tokens in counts if tokens <= limit), default=0)
         candidates = rest[:candidate_count][::-1] if self._last else rest[:candidate_count]
+        verdicts = []
         despite_room = [
             message
             for message in (*candidates[:fitting_count], *rest[candidate_count:])
             if id(message) not in result_ids
         ]
-        verdicts = [Verdict(despite_room, DecisionOutcome.DROPPED, DecisionReason.POLICY)] if despite_room else []
+        if despite_room:
+            verdicts.append(Verdict(despite_room, DecisionOutcome.DROPPED, DecisionReason.POLICY))
         over_limit = candidates[fitting_count:]
         if over_limit and self._whole_ids is not None and not result_ids <= self._whole_ids:  # a shortened message fit
             verdicts.append(Verdict([over_limit[0]], DecisionOutcome.COMPACTED, DecisionReason.COMPACTED))
-            verdicts.append(Verdict(over_limit[1:], DecisionOutcome.DROPPED, self.reason))
-        excessive = [tokens for _, tokens in counts if tokens > limit]
-        is_emptied = len(result) <= (system is not None)
-        needed = min(excessive) + system_tokens if is_emptied and excessive else None
+            verdicts.append(Verdict(over_limit[1:], DecisionOutcome.DROPPED, reason))
+        needed = None
+        if least_excessive is not None and len(result) <= (system is not None):
+            needed = least_excessive + (system_tokens or 0)
         return verdicts, needed, OverflowCause.FRAMEWORK if fitting_count else OverflowCause.NEWEST_ATOM
 
-    def begin(self, instrumentation: Instrumentation) -> Reduction:
-        description = self._description
-        find_call = partial(description.find_call, instrumentation)
-        reduction = Reduction(instrumentation, StepReport(description.policy, self._messages), find_call=find_call)
-        # The call is found now, and not only for the result, because its model may be the one that counts.
-        call = reduction.resolve_model_call()
-        if call is not None and ismethod(self._counter):
-            call.model = call.model or description.model_of(self._counter.__self__)
-        return reduction
-
     def record(self, reduction: Reduction, result: Sequence[Any]) -> None:
-        limit, in_messages = self.limit, self.reason is DecisionReason.OUTSIDE_WINDOW
-        flags = {name: self._settings[name] for name in self._description.flags if name in self._settings}
-        config = {"max_messages" if in_messages else "max_tokens": limit, **flags}
-        reduction.report = replace(reduction.report, config=config)
-        (verdicts, needed, cause), step = self.explain(result), reduction.open()
+        several = [(count, tokens) for count, _, tokens in self._counts if count > 1]
+        # A counter that returns 1 per message makes the limit a number of messages.
+        in_messages = self.counter is len or (bool(several) and all(count == tokens for count, tokens in several))
+        reason = DecisionReason.OUTSIDE_WINDOW if in_messages else DecisionReason.OVER_BUDGET
+        verdicts, needed, cause = self.explain(result, reason)
+        config = {"max_messages" if in_messages else "max_tokens": self.limit}
+        for name in self._description.flags:
+            if name in self._settings:
+                config[name] = self._settings[name]
+        budget = None if in_messages else self.limit
+        reduction.report = replace(reduction.report, config=config, verdicts=verdicts, reason=reason, budget=budget)
+        step = reduction.open()
         if needed is not None and step is not None:
-            step.overflow(budget=limit, needed=needed, cause=cause, unit="items" if in_messages else "tokens")
-        budget = None if in_messages else limit
-        reduction.report = replace(reduction.report, verdicts=verdicts, reason=self.reason, budget=budget)
+            step.overflow(budget=self.limit, needed=needed, cause=cause, unit="items" if in_messages else "tokens")
         reduction.done(result, always=True)
 
 
@@ -161,14 +159,19 @@ def trims(description: CountedTrim, *, last: bool) -> Wrap:
         def trim(messages: Any, *args: Any, **settings: Any) -> Any:
             # The outer of two instrumented functions passes the inner one `_Trim.count` as the counter.
             is_inner = isinstance(getattr(settings.get(description.counter), "__self__", None), _Trim)
-            is_complete = not args and settings.keys() >= {description.counter, description.limit}
-            if is_inner or not is_complete or not messages or not instrumentation.is_enabled():
+            is_complete = settings.keys() >= {description.counter, description.limit}
+            if args or is_inner or not messages or not is_complete or not instrumentation.is_enabled():
                 return original(messages, *args, **settings)
             before = messages if isinstance(messages, list) else list(messages)
             trimming, reduction = _Trim(description, before, settings, last=last), None
             if reducing() is None:  # else a reducer trims the messages that its summarizer gets
                 with instrumentation.suppress_errors():
-                    reduction = trimming.begin(instrumentation)
+                    find_call = partial(description.find_call, instrumentation)
+                    begun = Reduction(instrumentation, StepReport(description.policy, before), find_call=find_call)
+                    call = begun.resolve_model_call()  # now, because the counter may name the call's model
+                    if call is not None and ismethod(trimming.counter):
+                        call.model = call.model or description.model_of(trimming.counter.__self__)
+                    reduction = begun
             try:
                 result = original(before, **{**settings, description.counter: trimming.count})
             except BaseException as error:
@@ -181,7 +184,8 @@ def trims(description: CountedTrim, *, last: bool) -> Wrap:
                     trimming.record(reduction, result)
                 elif (outer := reducing()) is not None and (summary := outer.summary) is not None:
                     # If the summarizer gets no messages, the summary records an overflow with these numbers.
-                    summary.needed, summary.limit = trimming.explain(result)[1], trimming.limit
+                    _, summary.needed, _ = trimming.explain(result, DecisionReason.OVER_BUDGET)
+                    summary.limit = trimming.limit
             return result
 
         return trim

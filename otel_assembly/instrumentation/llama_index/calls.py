@@ -14,7 +14,6 @@ from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.constants import DEFAULT_CONTEXT_WINDOW
 from llama_index_instrumentation import root_dispatcher
 
-from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.clients import innermost_client_hook, model_in
 from otel_assembly.instrumentation.conversation import InvokingAgent
 from otel_assembly.instrumentation.instrumented import argument
@@ -23,6 +22,7 @@ from otel_assembly.instrumentation.llama_index.memory_reads import ReadingRun, R
 from otel_assembly.instrumentation.llama_index.messages import prompt_of, schemas_of, snapshot, system_messages
 from otel_assembly.instrumentation.model_call import ClientRequest
 from otel_assembly.instrumentation.reducers import is_in, is_ours, is_own, name_of
+from otel_assembly.instrumentation.run_types import ContextBoundRun
 from otel_assembly.instrumentation.runs import run_hook
 from otel_assembly.tokens.prices import ListedWindow
 

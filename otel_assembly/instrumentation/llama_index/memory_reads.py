@@ -20,11 +20,11 @@ from otel_assembly._internal.registry import Registry
 from otel_assembly.instrumentation.conversation import InvokingAgent
 from otel_assembly.instrumentation.hooks import observe_hook
 from otel_assembly.instrumentation.instrumented import context_value
-from otel_assembly.instrumentation.lazy_runs import LazyRun
 from otel_assembly.instrumentation.message_alignment import identity_keys, same, same_content
 from otel_assembly.instrumentation.model_call import ModelCall
 from otel_assembly.instrumentation.prompts import in_front
 from otel_assembly.instrumentation.reductions import Reduction, reducing
+from otel_assembly.instrumentation.run_types import LazyRun
 from otel_assembly.messages.content_snapshot import equal
 
 if TYPE_CHECKING:

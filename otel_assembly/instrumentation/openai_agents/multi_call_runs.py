@@ -6,13 +6,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.conversation import InvokingAgent
-from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS
 from otel_assembly.instrumentation.instrumented import context_value
-from otel_assembly.instrumentation.lazy_runs import LazyRun
-from otel_assembly.instrumentation.model_call import ModelCall
+from otel_assembly.instrumentation.model_call import DEFERRED_REDUCTIONS, ModelCall
+from otel_assembly.instrumentation.run_types import ContextBoundRun, LazyRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

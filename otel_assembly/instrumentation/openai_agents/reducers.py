@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionReason
 from otel_assembly.instrumentation.clients import summariser_call
-from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS
 from otel_assembly.instrumentation.hooks import observe_async_hook, observe_hook
 from otel_assembly.instrumentation.instrumented import argument, context_value
 from otel_assembly.instrumentation.message_alignment import locate, same
-from otel_assembly.instrumentation.model_call import ClientRequest
+from otel_assembly.instrumentation.model_call import DEFERRED_REDUCTIONS, ClientRequest
 from otel_assembly.instrumentation.openai_agents.messages import items_of
 from otel_assembly.instrumentation.openai_agents.runs import RUN, prepare_call, session_id_of
 from otel_assembly.instrumentation.openai_agents.stored_histories import StoredHistories

@@ -19,13 +19,13 @@ from otel_assembly.instrumentation.openai_agents.multi_call_runs import MultiCal
 from otel_assembly.instrumentation.prompts import as_prompts
 from otel_assembly.instrumentation.reducers import name_of
 from otel_assembly.instrumentation.reductions import reducing
-from otel_assembly.instrumentation.run_calls import Preparing
+from otel_assembly.instrumentation.run_types import Preparing
 from otel_assembly.instrumentation.runs import run_hook
 
 if TYPE_CHECKING:
-    from otel_assembly.instrumentation.bound_runs import ContextBoundRun
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.model_call import ModelCall
+    from otel_assembly.instrumentation.run_types import ContextBoundRun
 
 #: The current run of an agent.
 RUN: Final[ContextVar[MultiCallRun | None]] = ContextVar("otel_assembly_openai_agents_run", default=None)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.registry import Registry
 from otel_assembly.decision import DecisionReason
-from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS
 from otel_assembly.instrumentation.message_alignment import locate, same
+from otel_assembly.instrumentation.model_call import DEFERRED_REDUCTIONS
 from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:

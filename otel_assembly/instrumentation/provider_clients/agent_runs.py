@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.hidden_frames import hide_frames
 from otel_assembly.instrumentation.conversation import InvokingAgent
-from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS
 from otel_assembly.instrumentation.instrumented import context_value
+from otel_assembly.instrumentation.model_call import DEFERRED_REDUCTIONS
 from otel_assembly.instrumentation.provider_clients.conversations import ConversationRun, NamedConversation
 from otel_assembly.instrumentation.provider_clients.fingerprints import message_keys
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from otel_assembly._internal.arguments import of_type
 from otel_assembly.decision import DecisionReason
 from otel_assembly.errors import ConfigurationError
-from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS
 from otel_assembly.instrumentation.instrumented import enabled_instrumentation
+from otel_assembly.instrumentation.model_call import DEFERRED_REDUCTIONS
 from otel_assembly.instrumentation.provider_clients.conversations import current_conversation
 from otel_assembly.instrumentation.provider_clients.fingerprints import facts_of, message_keys
 from otel_assembly.instrumentation.provider_clients.requests import plain

@@ -19,7 +19,7 @@ from otel_assembly.instrumentation.message_alignment import same_objects
 from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
 from otel_assembly.instrumentation.pydantic_ai.messages import instructions_of, schemas_of, split_prompts
 from otel_assembly.instrumentation.reducers import limit_of
-from otel_assembly.instrumentation.run_calls import SequentialCalls
+from otel_assembly.instrumentation.run_types import SequentialCalls
 from otel_assembly.instrumentation.runs import run_argument_hook, run_hook
 from otel_assembly.observe.step_report import StepReport
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.instrumentation.run_calls import Preparing
+    from otel_assembly.instrumentation.run_types import Preparing
 
 #: True for model classes that only forward a request to another model, where it is recorded. `BatchedModel` derives
 #: from `WrapperModel`, but sends its requests itself.

@@ -19,18 +19,17 @@ from semantic_kernel.contents.chat_history import ChatHistory  # the package may
 from semantic_kernel.contents.chat_message_content import ChatMessageContent
 from semantic_kernel.contents.utils.author_role import AuthorRole
 
-from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.clients import client, in_client_call, innermost_client_hook, model_in
 from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.conversation import IdentityWeakMap, InvokingAgent
-from otel_assembly.instrumentation.deferred import DEFERRED_REDUCTIONS
 from otel_assembly.instrumentation.hooks import observe_async_hook, observe_hook
 from otel_assembly.instrumentation.instrumented import argument
 from otel_assembly.instrumentation.message_alignment import restore_removed
-from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
+from otel_assembly.instrumentation.model_call import DEFERRED_REDUCTIONS, ClientRequest, ModelCall
 from otel_assembly.instrumentation.prompts import as_prompts
 from otel_assembly.instrumentation.reducers import is_ours
 from otel_assembly.instrumentation.reductions import reducing
+from otel_assembly.instrumentation.run_types import ContextBoundRun
 from otel_assembly.instrumentation.runs import run_hook
 from otel_assembly.instrumentation.semantic_kernel.messages import is_prompt, split_prompts
 from otel_assembly.messages.provider_rules import RESPONSES_CLIENT

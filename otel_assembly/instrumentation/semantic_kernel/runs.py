@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
 
-from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.hooks import observe_async_hook
+from otel_assembly.instrumentation.run_types import ContextBoundRun
 from otel_assembly.instrumentation.runs import run_hook
 from otel_assembly.instrumentation.semantic_kernel.calls import GROUP_CHAT, HISTORY_OWNER, HistoryOwner
 

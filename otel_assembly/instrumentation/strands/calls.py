@@ -15,7 +15,6 @@ from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.instrumentation.bound_runs import ContextBoundRun
 from otel_assembly.instrumentation.clients import innermost_client_hook
 from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.conversation import InvokingAgent
@@ -24,6 +23,7 @@ from otel_assembly.instrumentation.instrumented import has_tracer_provider
 from otel_assembly.instrumentation.middleware_calls import MiddlewareCall, MiddlewareReduction, wrap_middleware
 from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
 from otel_assembly.instrumentation.reducers import is_ours, limit_of, name_of, policy_name
+from otel_assembly.instrumentation.run_types import ContextBoundRun
 from otel_assembly.instrumentation.runs import run_hook
 from otel_assembly.instrumentation.strands.messages import (
     agent_messages,
