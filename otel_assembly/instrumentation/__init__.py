@@ -17,7 +17,7 @@ from otel_assembly.errors import UnknownNameError
 
 if TYPE_CHECKING:
     from otel_assembly.instrumentation.instrumentor import AssemblyInstrumentor as AssemblyInstrumentor  # exported
-    from otel_assembly.instrumentation.uncaptured import Watchers
+    from otel_assembly.instrumentation.uncaptured import Watch
 
 logger = logging.getLogger("otel_assembly")
 
@@ -68,12 +68,11 @@ _MODULE_NAMES: Final = {
     "hooks": "SubclassHook Hook HookState observe_hook observe_async_hook find in_module in_package replace_hook",
     "instrumented": "Instrumentation Patches argument context_value",
     "instrumentor": "AssemblyInstrumentor",
-    "known_reducers": "ReducerSpec known_of",
     "middleware_calls": "MiddlewareCall MiddlewareReduction wrap_middleware",
     "model_call": "ModelCall ClientRequest current_model_call",
     "otlp_endpoint": "hint_at_file",
     "prompts": "as_prompts in_front",
-    "reducers": "left_for limit_of name_of policy_name settings_of",
+    "reducers": "ReducerSpec known_of left_for limit_of name_of policy_name settings_of",
     "reductions": "ReducerObservation Reduction StepReport compacted_verdict plugin_scope reducer",
     "run_types": "ContextBoundRun LazyRun Preparing SequentialCalls",
     "runs": "TrackedRun TrackedStream awaited track_generator run_hook run_argument_hook",
@@ -115,7 +114,7 @@ def instrumentor_of(framework: str) -> AssemblyInstrumentor:
     return instrumentor
 
 
-def _watch() -> Watchers:
+def _watch() -> Watch:
     """Return the object that detects model calls which no instrumentor captures."""
     from otel_assembly.instrumentation.uncaptured import WATCH  # imported on first use, like the instrumentors
 

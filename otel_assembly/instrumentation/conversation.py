@@ -65,30 +65,23 @@ class LedgerKey:
     __slots__ = ("__weakref__",)
 
 
-class LedgerKeys:
-    """The ledger keys of conversations that are objects: one per invoking agent, kept as long as the conversation."""
-
-    __slots__ = ("_keys", "_lock")
-
-    def __init__(self) -> None:
-        self._lock = new_lock()
-        self._keys: IdentityWeakMap[dict[str, LedgerKey]] = IdentityWeakMap()
-
-    def of(self, conversation: object, invoking_agent: str) -> LedgerKey | None:
-        """Return the ledger key of an invoking agent in a conversation; each call returns the same key.
-
-        The result is None if the conversation does not support weak references, because its end is then unknown.
-        """
-        with self._lock:
-            keys = self._keys.get(conversation)
-            if keys is None:
-                keys = self._keys.put(conversation, {})
-                if self._keys.get(conversation) is None:  # `put` stores no object without weak references
-                    return None
-            return keys.setdefault(invoking_agent, LedgerKey())
+#: By conversation, its ledger keys by invoking agent; kept as long as the conversation.
+_LEDGER_KEYS: Final[IdentityWeakMap[dict[str, LedgerKey]]] = IdentityWeakMap()
+_LEDGER_KEYS_LOCK: Final = new_lock()
 
 
-LEDGER_KEYS: Final = LedgerKeys()
+def ledger_key(conversation: object, invoking_agent: str) -> LedgerKey | None:
+    """Return the ledger key of an invoking agent in a conversation that is an object; each call returns the same key.
+
+    The result is None if the conversation does not support weak references, because its end is then unknown.
+    """
+    with _LEDGER_KEYS_LOCK:
+        keys = _LEDGER_KEYS.get(conversation)
+        if keys is None:
+            keys = _LEDGER_KEYS.put(conversation, {})
+            if _LEDGER_KEYS.get(conversation) is None:  # `put` stores no object without weak references
+                return None
+        return keys.setdefault(invoking_agent, LedgerKey())
 
 
 class ConversationsByFirstMessage:
@@ -154,4 +147,4 @@ class InvokingAgent(NamedTuple):
             return None
         if isinstance(self.conversation, str):
             return f"{self.conversation}\0{agent_key}"
-        return LEDGER_KEYS.of(self.conversation, agent_key)
+        return ledger_key(self.conversation, agent_key)

@@ -141,24 +141,20 @@ _RECOGNIZED: Final = 8
 
 
 class PluginStream(Stream):
-    """A stream of a plug-in's conversation; it records no events, because the framework keeps the messages itself."""
+    """A stream of a plug-in's conversation, which keeps the alerts that were sent to it, so that a model can get them.
+
+    It records no events, because the framework keeps the messages itself.
+    """
 
     def __init__(self) -> None:
         super().__init__(records=False)
+        self._lock = new_lock()
+        #: Each alert with its index in the conversation; None until the next assembly.
+        self._alerts: deque[tuple[int | None, Any]] = deque(maxlen=ALERTS)
 
     async def show(self, event: Any) -> None:
         """Show observers a message of the framework."""
         await super()._record(event)
-
-
-class AlertStream(PluginStream):
-    """A stream that also keeps the alerts that were sent to it, so that the model can get them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._lock = new_lock()
-        #: Each alert with its index in the conversation; None until the next assembly.
-        self._alerts: deque[tuple[int | None, Any]] = deque(maxlen=ALERTS)
 
     async def send(self, event: Any) -> None:
         """Show an event to the observers, and keep it if it is an alert."""
@@ -189,7 +185,7 @@ class PluginConversation:
     Args:
         conversation_id: The conversation's id; None if the framework has none.
         same: Returns whether two objects are the same event; by default only identical objects are.
-        inserts_alerts: Whether the alerts that were sent to an `AlertStream` are inserted into the events of each
+        inserts_alerts: Whether the alerts that were sent to the stream are inserted into the events of each
             assembly, so that policies can read them. None: only if the chain has an `AlertPolicy`.
 
     Attributes:
@@ -208,7 +204,7 @@ class PluginConversation:
         inserts_alerts: bool | None = None,
     ) -> None:
         self._plugin = plugin
-        self.stream: PluginStream = AlertStream() if stream is None else stream
+        self.stream = PluginStream() if stream is None else stream
         self.context = Context(conversation_id=conversation_id, framework=framework, stream=self.stream)
         attach(self.stream, plugin._observers, self.context)  # noqa: SLF001  # a plug-in and its conversation
         self.has_alert_policy = any(isinstance(policy, AlertPolicy) for policy in plugin.assembler.policies)
@@ -259,7 +255,7 @@ class PluginConversation:
         context.dependencies = {**turn_input.dependencies, **own_dependencies}
         # The old variables are kept: a policy may have set one for a later turn.
         context.variables = {**context.variables, **turn_input.variables, **own_variables}
-        if self._inserts_alerts and isinstance(self.stream, AlertStream):
+        if self._inserts_alerts:
             events = self.stream.with_alerts(events)
         history = events if isinstance(events, History) else list(events)
         assembly = await plugin.assembler.assemble(turn_input.prompts, history, context)

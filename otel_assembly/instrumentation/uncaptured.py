@@ -189,35 +189,52 @@ UNCAPTURED_CLIENTS: Final = tuple(
 )
 
 
-class _Watch:
-    """Wraps the functions of provider clients while at least one instrumentor is active.
+class Watch:
+    """Wraps the functions of provider clients while at least one instrumentor is active."""
 
-    Args:
-        is_recording: Returns whether telemetry is recorded; called at a model call.
-    """
-
-    def __init__(self, is_recording: Callable[[], bool]) -> None:
-        self.open = True
-        self.patches = Patches()
-        self._is_recording = is_recording
+    def __init__(self) -> None:
+        #: The active instrumentors; True for those that record to separate providers.
+        self._active: dict[Hashable, bool] = {}
+        #: The wrapped functions; None while the clients are not wrapped.
+        self._patches: Patches | None = None
         #: The clients that called a model before any assembly was recorded, in the order of their first calls.
-        self.called: dict[str, None] = {}
+        self._called: dict[str, None] = {}
         after_fork_in_child(self.forget_calls)
-        for client in PROVIDER_CLIENTS:
-            register_post_import_hook(partial(self._wrap_client, client), client.module)
 
-    def _wrap_client(self, client: ProviderClient, module: ModuleType) -> None:
-        if not self.open:
+    def begin(self, instrumentor: Hashable, *, own_provider: bool = False) -> None:
+        """Add an instrumentor; the first one wraps the clients, unless the environment variable disables that.
+
+        `own_provider` is True if it records to separate providers, which count even if no global one is configured.
+        """
+        self._active[instrumentor] = own_provider
+        if self._patches is None and os.environ.get(OTEL_ASSEMBLY_UNCAPTURED_HINT, "").strip().lower() != "false":
+            self._patches = Patches()
+            for client in PROVIDER_CLIENTS:
+                register_post_import_hook(partial(self._wrap_client, client, self._patches), client.module)
+
+    def end(self, instrumentor: Hashable) -> None:
+        """Remove an instrumentor; after the last one, the clients are unwrapped."""
+        self._active.pop(instrumentor, None)
+        if not self._active and self._patches is not None:
+            self._patches.restore()
+            self._patches = None
+            self.forget_calls()
+            atexit.unregister(self.report)
+
+    def _wrap_client(self, client: ProviderClient, patches: Patches, module: ModuleType) -> None:
+        if patches is not self._patches:
             return
         for target in client.targets:
             owner_and_name = find(module, target)  # None in releases without this function, which are not watched
             if owner_and_name is not None:
-                self.patches.wrap(*owner_and_name, partial(self._wrap_function, client))
+                patches.wrap(*owner_and_name, partial(self._wrap_function, client, patches))
 
-    def _wrap_function(self, client: ProviderClient, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_function(
+        self, client: ProviderClient, patches: Patches, original: Callable[..., Any]
+    ) -> Callable[..., Any]:
         @functools.wraps(original)
         def request(*args: Any, **kwargs: Any) -> Any:
-            if self.open and not ACTIVITY.has_assembly and client.name not in self.called:
+            if patches is self._patches and not ACTIVITY.has_assembly and client.name not in self._called:
                 self._note(client, args, kwargs)
             return original(*args, **kwargs)
 
@@ -231,31 +248,28 @@ class _Watch:
         except Exception as error:  # noqa: BLE001  # a release with another signature; the call must not fail
             logger.debug("a request of %s could not be read: %s", client.name, type(error).__name__)
             return
-        if not self.called:
-            self._report_at_exit()
-        self.called[client.name] = None
+        if not self._called:
+            # Exit handlers run in reverse order. Registered at the first call, `report` runs before the SDK's providers
+            # are shut down, so they still export the log line.
+            atexit.register(self.report)
+            multiprocessing = sys.modules.get("multiprocessing")
+            if multiprocessing is not None and multiprocessing.parent_process() is not None:
+                from multiprocessing.util import Finalize  # children of `multiprocessing` skip `atexit`
 
-    def _report_at_exit(self) -> None:
-        """Register `report` for the end of the process.
+                Finalize(None, self.report, exitpriority=10)
+        self._called[client.name] = None
 
-        Exit handlers run in reverse order. Registered at the first call, `report` runs before the SDK's providers are
-        shut down, so they still export the log line.
-        """
-        atexit.register(self.report)
-        multiprocessing = sys.modules.get("multiprocessing")
-        if multiprocessing is not None and multiprocessing.parent_process() is not None:
-            from multiprocessing.util import Finalize  # children of `multiprocessing` skip `atexit`
-
-            Finalize(None, self.report, exitpriority=10)
+    def _is_recording(self) -> bool:
+        return any(self._active.values()) or any(map(_is_configured, _providers()))
 
     def forget_calls(self) -> None:
         """Forget the calls of the parent process in a forked child; the parent reports them."""
-        self.called = {}
+        self._called = {}
 
     def report(self) -> None:
         """Write the log line if a model was called and no assembly was recorded; once, even if called again."""
-        called, self.called = self.called, {}
-        if not called or not self.open or ACTIVITY.has_assembly:
+        called, self._called = self._called, {}
+        if not called or ACTIVITY.has_assembly:
             return
         frameworks = dict.fromkeys(row.package for row in UNCAPTURED_FRAMEWORKS if row.package in sys.modules)
         callers = "; ".join(
@@ -271,38 +285,6 @@ class _Watch:
             OTEL_ASSEMBLY_UNCAPTURED_HINT,
         )
 
-    def end(self) -> None:
-        self.open = False
-        self.patches.restore()
-        atexit.unregister(self.report)
-
-
-class Watchers:
-    """The active instrumentors; provider clients are wrapped while there is at least one."""
-
-    def __init__(self) -> None:
-        self._active: dict[Hashable, bool] = {}
-        self._watch: _Watch | None = None
-
-    def begin(self, instrumentor: Hashable, *, own_provider: bool = False) -> None:
-        """Add an instrumentor; the first one wraps the clients, unless the environment variable disables that.
-
-        `own_provider` is True if it records to separate providers, which count even if no global one is configured.
-        """
-        self._active[instrumentor] = own_provider
-        if self._watch is None and os.environ.get(OTEL_ASSEMBLY_UNCAPTURED_HINT, "").strip().lower() != "false":
-            self._watch = _Watch(self._is_recording)
-
-    def end(self, instrumentor: Hashable) -> None:
-        """Remove an instrumentor; after the last one, the clients are unwrapped."""
-        self._active.pop(instrumentor, None)
-        if not self._active and self._watch is not None:
-            self._watch.end()
-            self._watch = None
-
-    def _is_recording(self) -> bool:
-        return any(self._active.values()) or any(map(_is_configured, _providers()))
-
 
 def _providers() -> Iterator[object]:
     yield trace.get_tracer_provider()
@@ -317,7 +299,7 @@ def _is_configured(provider: object) -> bool:
     return not any(module == api or module.startswith(f"{api}._internal") for api in _API_MODULES)
 
 
-WATCH: Final = Watchers()
+WATCH: Final = Watch()
 
 
 hide_frames(globals())

@@ -29,7 +29,7 @@ class StreamConversation(PluginConversation):
         in_memory = type(stream.history.storage).__name__ == "MemoryStorage"
         conversation_id = None if in_memory else str(stream.id)
         self._sink = _Sink(stream, conversation_id)
-        super().__init__(plugin, "ag2", conversation_id, stream=self._sink, same=_is_same)
+        super().__init__(plugin, "ag2", conversation_id, stream=self._sink, same=_is_same, inserts_alerts=False)
         self._checked_events = 0
 
     async def show(self, events: Sequence[Any]) -> None:

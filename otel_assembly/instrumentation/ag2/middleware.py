@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from otel_assembly.instrumentation.hooks import Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.instrumentation.known_reducers import ReducerSpec
     from otel_assembly.instrumentation.model_call import ModelCall
+    from otel_assembly.instrumentation.reducers import ReducerSpec
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from otel_assembly.decision import DecisionReason
 from otel_assembly.instrumentation.ag2.messages import PACKAGES
 from otel_assembly.instrumentation.conversation import IdentityWeakMap
 from otel_assembly.instrumentation.instrumented import argument
-from otel_assembly.instrumentation.known_reducers import ReducerSpec, known_of
+from otel_assembly.instrumentation.reducers import ReducerSpec, known_of
 from otel_assembly.messages.event_facts import EventKind, describe
 
 if TYPE_CHECKING:

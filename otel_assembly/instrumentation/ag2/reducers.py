@@ -26,9 +26,8 @@ from otel_assembly.instrumentation.clients import summariser_call
 from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.hooks import observe_async_hook, observe_hook
 from otel_assembly.instrumentation.instrumented import context_value, on_exit
-from otel_assembly.instrumentation.known_reducers import ReducerSpec
 from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
-from otel_assembly.instrumentation.reducers import is_ours, name_of, no_summary
+from otel_assembly.instrumentation.reducers import ReducerSpec, is_ours, name_of, no_summary
 from otel_assembly.instrumentation.reductions import Reduction, observe_reducer, plugin_scope, reducing
 from otel_assembly.observe.step_report import StepReport
 

@@ -20,7 +20,7 @@ from autogen_core.models import SystemMessage
 from opentelemetry import trace
 
 from otel_assembly.instrumentation.context_variables import CALL
-from otel_assembly.instrumentation.conversation import LEDGER_KEYS, IdentityWeakMap, InvokingAgent
+from otel_assembly.instrumentation.conversation import IdentityWeakMap, InvokingAgent, ledger_key
 from otel_assembly.instrumentation.message_alignment import locate
 from otel_assembly.instrumentation.model_call import ClientRequest
 from otel_assembly.instrumentation.prompts import in_front
@@ -70,7 +70,7 @@ def invoking_agent(conversation: Any = None, name: str | None = None) -> Invokin
         attributes: Mapping[str, Any] = getattr(trace.get_current_span(), "attributes", None) or {}
         name = key = attributes.get("gen_ai.agent.name")
     if conversation is not None and not isinstance(conversation, str):
-        conversation = LEDGER_KEYS.of(conversation, key or "")  # a key that lives as long as the object
+        conversation = ledger_key(conversation, key or "")  # a key that lives as long as the object
     return InvokingAgent(conversation, key or "", name)
 
 

@@ -17,10 +17,9 @@ from otel_assembly.instrumentation.autogen.conversation import end_unsent_call, 
 from otel_assembly.instrumentation.context_variables import CALL, REDUCTION
 from otel_assembly.instrumentation.hooks import observe_async_hook
 from otel_assembly.instrumentation.instrumented import argument, context_value
-from otel_assembly.instrumentation.known_reducers import ReducerSpec
 from otel_assembly.instrumentation.message_alignment import locate
 from otel_assembly.instrumentation.model_call import ModelCall
-from otel_assembly.instrumentation.reducers import is_ours
+from otel_assembly.instrumentation.reducers import ReducerSpec, is_ours
 from otel_assembly.instrumentation.reductions import Reduction
 from otel_assembly.messages.context_messages import reported_skips
 from otel_assembly.messages.event_facts import describe

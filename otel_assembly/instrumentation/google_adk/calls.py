@@ -18,9 +18,8 @@ from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.google_adk.contents import AgentCall
 from otel_assembly.instrumentation.google_adk.messages import prompts_of, schemas_of
 from otel_assembly.instrumentation.instrumented import has_tracer_provider
-from otel_assembly.instrumentation.known_reducers import known_of
 from otel_assembly.instrumentation.model_call import ClientRequest
-from otel_assembly.instrumentation.reducers import is_ours, policy_name
+from otel_assembly.instrumentation.reducers import is_ours, known_of, policy_name
 from otel_assembly.instrumentation.reductions import observe_edits, reducer
 from otel_assembly.instrumentation.run_types import ContextBoundRun, SequentialCalls
 from otel_assembly.instrumentation.runs import run_hook

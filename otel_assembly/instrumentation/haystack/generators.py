@@ -14,10 +14,9 @@ from otel_assembly._internal.lazy_imports import LazyModule
 from otel_assembly.instrumentation.clients import innermost_client_hook, model_in
 from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.conversation import ConversationsByFirstMessage, InvokingAgent
-from otel_assembly.instrumentation.known_reducers import known_of
 from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
 from otel_assembly.instrumentation.prompts import as_prompts
-from otel_assembly.instrumentation.reducers import is_in
+from otel_assembly.instrumentation.reducers import is_in, known_of
 from otel_assembly.instrumentation.reductions import reducing
 from otel_assembly.instrumentation.tool_schemas import ToolSchemas
 

@@ -17,11 +17,10 @@ from llama_index_instrumentation import root_dispatcher
 from otel_assembly.instrumentation.clients import innermost_client_hook, model_in
 from otel_assembly.instrumentation.conversation import InvokingAgent
 from otel_assembly.instrumentation.instrumented import argument
-from otel_assembly.instrumentation.known_reducers import known_of
 from otel_assembly.instrumentation.llama_index.memory_reads import ReadingRun, Readings
 from otel_assembly.instrumentation.llama_index.messages import prompt_of, schemas_of, snapshot, system_messages
 from otel_assembly.instrumentation.model_call import ClientRequest
-from otel_assembly.instrumentation.reducers import is_in, is_ours, is_own, name_of
+from otel_assembly.instrumentation.reducers import is_in, is_ours, is_own, known_of, name_of
 from otel_assembly.instrumentation.run_types import ContextBoundRun
 from otel_assembly.instrumentation.runs import run_hook
 from otel_assembly.tokens.prices import ListedWindow

@@ -11,11 +11,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionReason, Verdict
 from otel_assembly.instrumentation.hooks import observe_async_hook, observe_hook
-from otel_assembly.instrumentation.known_reducers import known_of
 from otel_assembly.instrumentation.llama_index.calls import READINGS, invoking_agent_of
 from otel_assembly.instrumentation.llama_index.memory_reads import Read
 from otel_assembly.instrumentation.llama_index.messages import as_summary
-from otel_assembly.instrumentation.reducers import is_ours, is_own, no_summary, outcome_of, policy_name, settings_of
+from otel_assembly.instrumentation.reducers import (
+    is_ours,
+    is_own,
+    known_of,
+    no_summary,
+    outcome_of,
+    policy_name,
+    settings_of,
+)
 from otel_assembly.instrumentation.reductions import Reduction, reducing
 from otel_assembly.observe.step_report import StepReport
 

@@ -14,11 +14,10 @@ from pydantic_ai.exceptions import ModelRetry, SkipModelRequest
 from otel_assembly.instrumentation.clients import client, summariser_call
 from otel_assembly.instrumentation.conversation import InvokingAgent
 from otel_assembly.instrumentation.instrumented import argument
-from otel_assembly.instrumentation.known_reducers import known_of
 from otel_assembly.instrumentation.message_alignment import same_objects
 from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
 from otel_assembly.instrumentation.pydantic_ai.messages import instructions_of, schemas_of, split_prompts
-from otel_assembly.instrumentation.reducers import limit_of
+from otel_assembly.instrumentation.reducers import known_of, limit_of
 from otel_assembly.instrumentation.run_types import SequentialCalls
 from otel_assembly.instrumentation.runs import run_argument_hook, run_hook
 from otel_assembly.observe.step_report import StepReport

@@ -13,9 +13,8 @@ from semantic_kernel.contents.chat_history import ChatHistory
 
 from otel_assembly.decision import DecisionReason
 from otel_assembly.instrumentation.hooks import observe_async_hook
-from otel_assembly.instrumentation.known_reducers import known_of
 from otel_assembly.instrumentation.prompts import in_front
-from otel_assembly.instrumentation.reducers import is_ours, policy_name, settings_of
+from otel_assembly.instrumentation.reducers import is_ours, known_of, policy_name, settings_of
 from otel_assembly.instrumentation.reductions import Reduction, compacted_verdict, reducing
 from otel_assembly.instrumentation.semantic_kernel.calls import defer_edits, invoking_agent_of
 from otel_assembly.instrumentation.semantic_kernel.messages import is_prompt

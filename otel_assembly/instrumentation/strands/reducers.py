@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
 from otel_assembly.instrumentation.hooks import observe_async_hook, replace_hook
-from otel_assembly.instrumentation.known_reducers import known_of
 from otel_assembly.instrumentation.model_call import ClientRequest
-from otel_assembly.instrumentation.reducers import is_ours, is_own, policy_name, settings_of
+from otel_assembly.instrumentation.reducers import is_ours, is_own, known_of, policy_name, settings_of
 from otel_assembly.instrumentation.reductions import observe_edits, reducer, reducing
 from otel_assembly.instrumentation.strands.calls import (
     PACKAGES,
