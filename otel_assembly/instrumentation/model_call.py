@@ -39,7 +39,6 @@ from otel_assembly.instrumentation.message_alignment import (
 )
 from otel_assembly.instrumentation.reducers import FRAMEWORK
 from otel_assembly.instrumentation.rendered import find_rendering
-from otel_assembly.observe.conversations import suppress_errors
 from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
@@ -283,7 +282,7 @@ class ModelCall(TrackedRun):
         assembly = self._open_assembly()
         if assembly is None:
             return
-        with suppress_errors(assembly.fail):
+        try:
             rendering = None
             if not self.unknown:
                 rendering = find_rendering(self.out, request.messages, prompts or (), prompts_out or ())
@@ -293,6 +292,8 @@ class ModelCall(TrackedRun):
                 if not self._is_complete:  # the program's new message belongs to the input, like the rendered ones
                     self._add_surrounding([*self.out, *rendering.beside])
                 self.observe_messages(rendering.messages, prompts=rendering.prompts, verdicts=rendering.verdicts)
+        except Exception as problem:  # noqa: BLE001  # counted; the assembly is not exported
+            assembly.fail(problem)
         self._close(assembly, called=True)
 
     def end(self, error: BaseException | None = None, *, stays: bool = False) -> None:
@@ -434,11 +435,13 @@ class ModelCall(TrackedRun):
         if report.prompts is not None:
             self.prompts_out = report.prompts
         if self.assembly is not None:
-            with suppress_errors(self.assembly.fail):
+            try:
                 if not step.entered:  # its span has not been opened, so it is opened and closed here
                     with step:
                         pass
                 step.record(report)
+            except Exception as problem:  # noqa: BLE001  # counted; the assembly is not exported
+                self.assembly.fail(problem)
         return True
 
     def _add_surrounding(self, messages: Sequence[Any]) -> bool:

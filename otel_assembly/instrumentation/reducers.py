@@ -119,8 +119,11 @@ def settings_of(reducer: Any, exclude: Collection[str] = ()) -> Mapping[str, int
 
 def limit_of(source: Any, *names: str) -> int | None:
     """Return the first attribute, or key of a dict, among these names that is an integer; None if there is none."""
-    values = (source.get(name) if isinstance(source, dict) else getattr(source, name, None) for name in names)
-    return next((limit for limit in values if type(limit) is int), None)
+    for name in names:
+        limit = source.get(name) if isinstance(source, dict) else getattr(source, name, None)
+        if type(limit) is int:
+            return limit
+    return None
 
 
 def left_for(before: Iterable[Any], after: Iterable[Any], why: Callable[[Any], DecisionReason | None]) -> list[Verdict]:

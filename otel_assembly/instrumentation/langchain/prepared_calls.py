@@ -104,11 +104,16 @@ class PreparedCall(ModelCall):
         steps that changed nothing.
         """
         equal, states = same_objects if self.by_identity else same, self.states
-        if first and (index := next((i for i, state in enumerate(states) if equal(state, messages)), None)) is not None:
-            return index
+        if first:
+            for index, state in enumerate(states):
+                if equal(state, messages):
+                    return index
         if states[1:] and equal(self.last_output, messages):  # the last reducer got only a part of the call's messages
             return len(states) - 1
-        return next((index for index in range(len(states) - 1, -1, -1) if equal(states[index], messages)), None)
+        for index in range(len(states) - 1, -1, -1):
+            if equal(states[index], messages):
+                return index
+        return None
 
 
 class PreparedCalls:

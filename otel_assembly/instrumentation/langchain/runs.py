@@ -112,9 +112,10 @@ def thread_of(config: Any) -> str | None:
 def conversation_of(config: Any) -> str | None:
     """Return the conversation id in a config: a graph's thread id, or the session id of a message history."""
     settings = _settings(config)
-    if "message_history" not in settings:
-        return thread_of(config)
-    return next((str(settings[key]) for key in _CONVERSATION_KEYS if settings.get(key) is not None), None)
+    for key in _CONVERSATION_KEYS if "message_history" in settings else ("thread_id",):
+        if settings.get(key) is not None:
+            return str(settings[key])
+    return None
 
 
 def _task_of(config: Any) -> str:
@@ -129,7 +130,7 @@ def _step_of(config: Any) -> int:
 
 def _locate(config: Any = None) -> Where:
     """Return the position that a config describes; by default, or if `config` is no node's, the current config."""
-    settings = _settings(config)
+    settings = _settings(config) if config else {}
     if not settings.get("checkpoint_ns"):
         config = current_config()
         settings = _settings(config)
