@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from otel_assembly._internal.tracked_runs import TrackedRun
 from otel_assembly.instrumentation.context_variables import CALL, CLIENT_CALL
-from otel_assembly.instrumentation.delegation_scan import DelegationScan
+from otel_assembly.instrumentation.delegation_scan import scan_delegation
 from otel_assembly.instrumentation.instrumented import call_if_accepted, context_value
 from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
 from otel_assembly.instrumentation.reducers import no_summary
@@ -72,7 +72,7 @@ class ClientCall(TrackedRun):
         self._is_stream = False
         self.over = False
         self._began = False
-        self._recorded = False
+        #: The span of the model's call is linked through it; None if the call is not recorded.
         self._called_model: CalledModel | None = None
         self._request: ClientRequest | None = None
         self._reduction: Reduction | None = None
@@ -88,7 +88,7 @@ class ClientCall(TrackedRun):
             self._began = True
             with self._instrumentation.suppress_errors():
                 self._begin()
-        if not self._recorded or self._called_model is None:
+        if self._called_model is None:  # the call is not recorded
             yield
             return
         with context_value(CLIENT_CALL, (self, CALL.get())), self._calling(), self._called_model.current():
@@ -112,13 +112,12 @@ class ClientCall(TrackedRun):
                     )
                 )
             return
-        self._recorded, self._reduction = True, reducing()
-        reduction = self._reduction
+        self._reduction = reduction = reducing()
+        self._called_model = CalledModel(prepared=False)  # if the request cannot be recorded, no assembly is linked
         if reduction is None:  # the request ends the model call that is being prepared
             self._calling = self._record_request(request).calling
             self._called_model = CalledModel()
             return
-        self._called_model = CalledModel(prepared=False)
         reduction.read = request.messages
         # The tokens are counted after the call, when the program may have added the answer to its list: copy the list.
         tokens = partial(_count_tokens, request=request._replace(messages=list(request.messages)))
@@ -283,7 +282,7 @@ def innermost_client_hook(
 ) -> Callable[[Callable[..., Any], type, Instrumentation], Callable[..., Any]]:
     """Return a wrapper for a `SubclassHook` of a client's method, which records only the innermost client's call.
 
-    When a class's method is wrapped, the bytecode of the class is scanned (`DelegationScan`) for two ways of passing a
+    When a class's method is wrapped, the bytecode of the class is scanned (`scan_delegation`) for two ways of passing a
     request on: to the inherited method of the same name, and, if `client_methods` names any methods, to other clients
     such as those of a fallback. A method that passes its request on is not recorded, because the method that it calls
     has this hook too. `client` alone would record the outermost call, but the classes on the way to the innermost one
@@ -301,8 +300,7 @@ def innermost_client_hook(
     """
 
     def wrap(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
-        scan = DelegationScan(owner)
-        calls_inherited, calls_clients = scan.calls_inherited(method), scan.calls_other_clients(client_methods)
+        calls_inherited, calls_clients = scan_delegation(owner, method, client_methods)
 
         def read_innermost(self: Any, /, *args: Any, **kwargs: Any) -> ClientRequest | None:
             if calls_inherited:

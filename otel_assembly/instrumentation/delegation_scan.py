@@ -12,29 +12,21 @@ if TYPE_CHECKING:
     from types import CodeType
 
 
-class DelegationScan:
-    """What the bytecode of a class's own functions shows about the calls that they make.
+def scan_delegation(owner: type, method: str, client_methods: Collection[str]) -> tuple[bool, bool]:
+    """Return whether a class's own functions call the method on ``super()``, and whether they call other clients.
 
-    The scan executes nothing. It is static, because a hook has to decide whether a method's call is recorded before
-    the method runs. It finds names only: a function that reads a name is assumed to call it.
-
-    Args:
-        owner: The class. Functions that it inherits are not scanned.
+    A function that does not use ``super`` and reads one of the names `client_methods` calls another client. The scan is
+    static, because a hook has to decide whether a method's call is recorded before the method runs. It finds names
+    only: a function that reads a name is assumed to call it. Inherited functions are not scanned.
     """
-
-    def __init__(self, owner: type) -> None:
-        self._codes = [code for attribute in vars(owner).values() for code in _codes(attribute)]
-        for code in self._codes:  # the loop also visits the codes that it adds
-            self._codes += [inner_code for inner_code in code.co_consts if inspect.iscode(inner_code)]
-
-    def calls_inherited(self, method: str) -> bool:
-        """Return True if a function calls a method of this name on ``super()``."""
-        return any(method in _names_after_super(code) for code in self._codes)
-
-    def calls_other_clients(self, client_methods: Collection[str]) -> bool:
-        """Return True if a function that does not use ``super`` reads one of these names of clients' methods."""
-        names_of_functions = [set(code.co_names) for code in self._codes if "super" not in code.co_names]
-        return any(not names.isdisjoint(client_methods) for names in names_of_functions)
+    codes = [code for attribute in vars(owner).values() for code in _codes(attribute)]
+    for code in codes:  # the loop also visits the codes that it adds
+        codes += filter(inspect.iscode, code.co_consts)
+    names_without_super = [set(code.co_names) for code in codes if "super" not in code.co_names]
+    return (
+        any(method in _names_after_super(code) for code in codes),
+        any(not names.isdisjoint(client_methods) for names in names_without_super),
+    )
 
 
 def _names_after_super(code: CodeType) -> set[str]:

@@ -166,13 +166,13 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
         """Import the module of this package that registers how to read the framework's message types."""
         if self._is_absent():
             return
-        if not self._is_shadowed(module):
-            with instrumentation.suppress_errors():
-                importlib.import_module(readers)
-            return
         try:
             importlib.import_module(readers)
-        except Exception as error:  # noqa: BLE001  # the program's own package has only its name in common
+        except Exception as error:  # noqa: BLE001  # counted; the framework's import must not fail
+            if not self._is_shadowed(module):
+                instrumentation.observed.failed(error)
+                return
+            # The program's own package has only its name in common with the framework.
             logger.debug(
                 "otel-assembly: %s is not the module of %s, because its types are missing: %s",
                 module.__name__,

@@ -362,11 +362,9 @@ class ModelCall(TrackedRun):
 
         return rollback
 
-    @contextmanager
-    def current(self) -> Iterator[None]:
+    def current(self) -> AbstractContextManager[None]:
         """Make this call the current one (`CALL`) in a block, which must not stay open across a ``yield``."""
-        with context_value(CALL, self):
-            yield
+        return context_value(CALL, self)
 
     def calling(self) -> AbstractContextManager[Any]:
         """Return the context manager in which the client runs: the context of the call's run, if there is one."""

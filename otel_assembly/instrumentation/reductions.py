@@ -30,6 +30,7 @@ from otel_assembly.observe.step_report import StepReport, SummarizerAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from otel_assembly.instrumentation.conversation import InvokingAgent
     from otel_assembly.instrumentation.hooks import Observation, Wrap
@@ -107,11 +108,9 @@ class Reduction:
             self.call, self._call_messages = self._find_call(self.before, self._started_ns)
         return self.call
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> AbstractContextManager[None]:
         """Run the reducer in this block: a model that is called in it, such as a summarizer's, belongs to its step."""
-        with context_value(REDUCTION, self):
-            yield
+        return context_value(REDUCTION, self)
 
     @contextmanager
     def in_outer_context(self) -> Iterator[None]:
