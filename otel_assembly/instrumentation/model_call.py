@@ -20,7 +20,7 @@ from __future__ import annotations
 from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from opentelemetry import trace
 
@@ -37,7 +37,6 @@ from otel_assembly.instrumentation.message_alignment import (
     replace_at,
     same,
 )
-from otel_assembly.instrumentation.reducers import FRAMEWORK
 from otel_assembly.instrumentation.rendered import find_rendering
 from otel_assembly.observe.step_report import StepReport
 
@@ -48,12 +47,13 @@ if TYPE_CHECKING:
 
     from otel_assembly.decision import Verdict
     from otel_assembly.instrumentation.instrumented import Instrumentation
-    from otel_assembly.instrumentation.run_types import LazyRun
     from otel_assembly.messages.provider_rules import ClientRules
     from otel_assembly.observe.assembly import ObservedAssembly, ObservedStep
 
 #: The attributes that `ModelCall.checkpoint` saves. Their values are replaced, but never changed in place.
 _STATE: Final = ("messages", "out", "prompts", "prompts_out", "_is_complete", "_stage", "_steps")
+#: The name of the step with the changes of a client request that no hook accounts for.
+FRAMEWORK: Final = "framework"
 #: The name of an assembly without a model call: the compaction of a history outside any model call.
 COMPACTION: Final = "compaction"
 #: The most ledgers with deferred reductions; the least recently used ones are dropped first.
@@ -91,6 +91,14 @@ class ClientRequest(NamedTuple):
     unknown: bool = False
     held_events: int | None = None
     allowed_edits: tuple[str, ...] = ()
+
+
+class SpannedRun(Protocol):
+    """The run of a model call, whose span may have to be opened together with the call's assembly; see `LazyRun`."""
+
+    def with_span(self) -> AbstractContextManager[None]: ...
+
+    def inside_unless_traced(self) -> AbstractContextManager[None]: ...
 
 
 class ModelCall(TrackedRun):
@@ -142,7 +150,7 @@ class ModelCall(TrackedRun):
         self.client: ClientRules | None = None
         self.held_events: int | None = None
         self.allowed_edits: tuple[str, ...] = ()
-        self.run: LazyRun | None = None
+        self.run: SpannedRun | None = None
         self.problem: BaseException | None = None
         self.ended = False
         self.assembly: ObservedAssembly | None = None

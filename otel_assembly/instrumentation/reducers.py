@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: The name of the step with the changes of a client request that no hook accounts for.
-FRAMEWORK: Final = "framework"
 #: The places between two words of a class name.
 _WORDS: Final = re.compile("(?<=[a-z0-9])(?=[A-Z])")
 

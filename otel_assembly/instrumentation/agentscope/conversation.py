@@ -22,9 +22,9 @@ from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.conversation import IdentityWeakMap, InvokingAgent
 from otel_assembly.instrumentation.hooks import observe_async_hook
 from otel_assembly.instrumentation.instrumented import argument, context_value
-from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
+from otel_assembly.instrumentation.model_call import FRAMEWORK, ClientRequest, ModelCall
 from otel_assembly.instrumentation.prompts import as_prompts, in_front
-from otel_assembly.instrumentation.reducers import FRAMEWORK, is_ours
+from otel_assembly.instrumentation.reducers import is_ours
 from otel_assembly.instrumentation.reductions import Reduction, reducing
 from otel_assembly.instrumentation.run_types import ContextBoundRun
 from otel_assembly.instrumentation.runs import run_hook

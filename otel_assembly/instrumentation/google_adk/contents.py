@@ -18,8 +18,8 @@ from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.conversation import InvokingAgent
 from otel_assembly.instrumentation.hooks import observe_hook
 from otel_assembly.instrumentation.message_alignment import same_objects
-from otel_assembly.instrumentation.model_call import ModelCall
-from otel_assembly.instrumentation.reducers import FRAMEWORK, left_for, settings_of
+from otel_assembly.instrumentation.model_call import FRAMEWORK, ModelCall
+from otel_assembly.instrumentation.reducers import left_for, settings_of
 from otel_assembly.instrumentation.reductions import Reduction, reducer
 from otel_assembly.instrumentation.run_types import ContextBoundRun
 from otel_assembly.instrumentation.runs import run_hook

@@ -16,12 +16,12 @@ from otel_assembly.instrumentation.clients import summariser_call
 from otel_assembly.instrumentation.hooks import observe_async_hook, observe_hook
 from otel_assembly.instrumentation.instrumented import argument, context_value
 from otel_assembly.instrumentation.message_alignment import locate, same
-from otel_assembly.instrumentation.model_call import DEFERRED_REDUCTIONS, ClientRequest
+from otel_assembly.instrumentation.model_call import DEFERRED_REDUCTIONS, FRAMEWORK, ClientRequest
 from otel_assembly.instrumentation.openai_agents.messages import items_of
 from otel_assembly.instrumentation.openai_agents.runs import RUN, prepare_call, session_id_of
 from otel_assembly.instrumentation.openai_agents.stored_histories import StoredHistories
 from otel_assembly.instrumentation.prompts import as_prompts
-from otel_assembly.instrumentation.reducers import FRAMEWORK, is_ours, is_own, left_for, policy_name, settings_of
+from otel_assembly.instrumentation.reducers import is_ours, is_own, left_for, policy_name, settings_of
 from otel_assembly.instrumentation.reductions import Reduction, reducer
 from otel_assembly.messages.event_facts import describe
 from otel_assembly.observe.step_report import StepReport
