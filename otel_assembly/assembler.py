@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 import time
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -270,6 +271,7 @@ class Assembler:
             guard.last, guard.identity = conversation.guard.last, conversation.guard.identity
         watch = recording.watch if recording is not None else None
         record = Record(
+            assembly_id=os.urandom(16).hex(),
             name=self.name,
             model=model,
             turn=ledger.turn(),

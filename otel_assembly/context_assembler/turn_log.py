@@ -26,7 +26,7 @@ from otel_assembly.context_assembler.turns import STEP
 from otel_assembly.events import Event
 from otel_assembly.history.history import ListHistory
 from otel_assembly.history.tool_pairs import ORPHAN, RESPONSE, Pairing
-from otel_assembly.matching.rotation import ComparedMessages, Rotation, is_long
+from otel_assembly.matching.rotation import COMPARED_WHOLE, ComparedMessages, Rotation
 from otel_assembly.messages.content_snapshot import contents, copied, equal, readable
 from otel_assembly.messages.event_facts import EventFacts, describe
 
@@ -236,13 +236,11 @@ class TurnLog:
     def _compare_known(self, turns: list[Any]) -> ComparedMessages | None:
         """Return which known turns were compared with the first of `turns`; None if these are others, or changed."""
         known = len(self._turns)
-        if is_long(known) and self._sent and self._starts_with_known(turns):
+        if known > COMPARED_WHOLE and self._sent and self._starts_with_known(turns):
             *before, (start, _) = self._sent
             sent = [*chain.from_iterable(starmap(range, before))]
             compared = self._rotation.choose(self._history.atom(start - 1) if start else 0, sent)
-            now, old_turns, old_contents = (
-                compared.select(items, known) for items in (turns, self._turns, self._contents)
-            )
+            now, old_turns, old_contents = compared.select(known, turns, self._turns, self._contents)
             if all(map(is_, now, old_turns)) and _are_readable(now):
                 return compared if equal(old_contents, contents(now)) else None
         return ComparedMessages() if self._continues(turns) else None

@@ -30,16 +30,15 @@ def decisions_of(record: Record) -> Iterator[Decision]:
     last, sent = record.last, record.sent
     injected = _injected(record, last)
     for step in record.steps:
-        previous = last if last is not None and last.has_step(step.index, step.policy) else None
-        exits_before = lasting_exits(previous.steps, step.index) if previous else ()
+        exits_before = last.exits_of(step) if last is not None else ()
         yield from _exits(record, subtract_groups(lasting_exits(record.steps, step.index), exits_before), step)
         injected_items = {item for item in step.injected if injected.get(item) is step}
         for position in _positions_of(step.numbered_out, step.view_out, injected_items):
             yield _decision(record, step.numbered_out, position, DecisionOutcome.INJECTED, DecisionReason.POLICY, step)
     yield from _kept(record, last, injected)
     for step in record.steps:
-        previous = last if last is not None and last.has_step(step.index, step.policy) else None
-        moved = set(step.moved).difference(previous.steps[step.index].moved if previous else ())
+        previous = last.step_like(step) if last is not None else None
+        moved = set(step.moved).difference(previous.moved if previous is not None else ())
         for position in _positions_of(sent.numbered, sent.view, moved):
             yield _decision(record, sent.numbered, position, DecisionOutcome.REORDERED, DecisionReason.POLICY, step)
 
@@ -77,14 +76,11 @@ def _injected(record: Record, last: Snapshot | None) -> dict[int, Step]:
 
 def _returning(record: Record, last: Snapshot | None) -> dict[int, Step]:
     """Return the items that a step removed in the previous assembly, and not in this one, each with that step."""
-    if last is None:
-        return {}
     returning: dict[int, Step] = {}
     for step in record.steps:
-        if last.has_step(step.index, step.policy):
-            before, now = lasting_exits(last.steps, step.index), lasting_exits(record.steps, step.index)
-            for group in subtract_groups(before, now, tagged=False):
-                returning.update(dict.fromkeys(group.numbered.of(group.view), step))
+        before = last.exits_of(step) if last is not None else ()
+        for group in subtract_groups(before, lasting_exits(record.steps, step.index), tagged=False):
+            returning.update(dict.fromkeys(group.numbered.of(group.view), step))
     return returning
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from functools import partial
+from itertools import groupby
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
@@ -19,12 +21,20 @@ from otel_assembly._internal.slices import SLICE, SerialSlices
 from otel_assembly.errors import DescribeError
 from otel_assembly.history.history import History, ListHistory, text_digest
 from otel_assembly.history.read_events import ReadEvent, ReadEvents
-from otel_assembly.history.view import Run, View, difference, intersection, to_runs
+from otel_assembly.history.view import Run, View, difference, to_runs
 from otel_assembly.ledger.made_items import Leaves, changed_created_items, created_by, created_ids
 from otel_assembly.ledger.rearranged import known_ids, number_read_events, replace_copies, unchanged_exported
-from otel_assembly.ledger.snapshot import FIRST_MADE, ItemIds, LedgerInput, NumberedHistory, PendingUsage, Snapshot
-from otel_assembly.matching.rotation import ComparedMessages, Rotation, is_long
-from otel_assembly.messages.content_snapshot import DescribedEvent, DescribedEvents, contents, equal, may_change
+from otel_assembly.ledger.snapshot import (
+    FIRST_MADE,
+    InputList,
+    ItemIds,
+    LedgerInput,
+    NumberedHistory,
+    PendingUsage,
+    Snapshot,
+)
+from otel_assembly.matching.rotation import COMPARED_WHOLE, ComparedMessages, Rotation
+from otel_assembly.messages.content_snapshot import DescribedEvent, DescribedEvents, contents, equal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,11 +56,11 @@ EVENTS: Final = 200_000
 CONVERSATIONS: Final = 10_000
 #: The maximum number of recorders with ledgers.
 RECORDERS: Final = 32
-#: The number of messages whose contents are compared in one slice.
-_COMPARED: Final = 2_048
 
 #: The name and the generation of a token counter. If one of them changes, all token counts may change.
 CountedBy: TypeAlias = tuple[str, int]
+
+_ALL: Final = ComparedMessages()
 
 
 class Ledger:
@@ -78,18 +88,10 @@ class Ledger:
         self._numbered: NumberedHistory | None = None
         #: The work of assemblies in slices, one assembly at a time.
         self.serial_slices = SerialSlices(self.lock)
-        #: The messages of the last input list.
-        self._last_list: list[Any] = []
         #: The facts of messages that were read.
         self.described = DescribedEvents()
-        #: Whether all messages of the last list are dicts.
-        self._all_dicts = True
-        #: Whether a message of the last list may change in place.
-        self._may_change = False
-        #: The content of each message of the last list when it was read.
-        self._contents: list[Any] = []
         #: The messages that were compared in this turn.
-        self._compared = ComparedMessages()
+        self._compared = _ALL
         self._rotation = Rotation()
         #: Whether all messages of the next list are compared.
         self._compares_all = False
@@ -115,10 +117,6 @@ class Ledger:
         """Return a hash of the text of a prefix, as 16 hex digits.
 
         If the prefix extends the last hashed one, only the new events are hashed.
-
-        Args:
-            prompts: The prompts of the prefix.
-            view: The events of the prefix.
         """
         hashed = self._hashed_prefix
         if hashed is not None and hashed[0] == prompts and view.shared_with(hashed[1]) == hashed[1].length:
@@ -163,30 +161,27 @@ class Ledger:
             DescribeError: An event of a list cannot be read; the ledger does not change.
         """
         with self.lock:
-            if type(events) is list:
-                return _result_of(self._open_list(events))
             if isinstance(events, History):
                 return self._open_history(events)
             if isinstance(events, ReadEvents):
                 return self._open_read(events)
-            return _result_of(self._open_list(list(events)))
+            work = self._open_list(events if type(events) is list else list(events))
+            try:
+                while True:
+                    next(work)
+            except StopIteration as done:
+                ledger_input: LedgerInput = done.value
+                return ledger_input
 
     async def open_in_slices(self, events: Sequence[Any]) -> LedgerInput:
         """Read an assembly's input as `open` does, and let the event loop run after each slice of a long list.
 
         A cancelled caller leaves the ledger as if the part that was read were the whole list.
         """
-        if isinstance(events, History):
-            with self.lock:
-                return self._open_history(events)
-        if isinstance(events, ReadEvents):
+        if isinstance(events, History | ReadEvents):
             return self.open(events)
-        if type(events) is list and not self.serial_slices.queue:
-            with self.lock:
-                known = self._known
-                if known and len(events) - known <= SLICE and self._extend_list(events):
-                    return _result_of(self._append(events))
-        return await self.serial_slices.do(self._open_list(list(events)))
+        slices = self.serial_slices  # if other work comes first, the caller may change the list meanwhile
+        return await slices.do(self._open_list(events if type(events) is list and not slices.queue else list(events)))
 
     def open_in_place(self, events: Sequence[Any]) -> LedgerInput:
         """Read an assembly's input as `open` does, after completing the slices of other tasks' assemblies."""
@@ -198,10 +193,10 @@ class Ledger:
         numbered, view = self._numbered, history.view()
         if numbered is None or numbered.history is not history:
             old, numbered = numbered, NumberedHistory(history, ItemIds())
-            self._numbered, self._contents, self._last_list = numbered, [], []
+            self._numbered = numbered
             if old is not None:  # the conversation was loaded again
                 self._number(numbered, known_ids(old, history.events, None, self.facts_of))
-                self._remove_absent(numbered)
+                self._forget_absent(old, numbered)
         new = view.end - numbered.item_ids.end
         if new > 0:
             numbered.item_ids.extend(new, self.next_item)
@@ -211,54 +206,50 @@ class Ledger:
     def _open_read(self, events: ReadEvents) -> LedgerInput:
         """Open an input whose events were read already; the cost depends on the number of new events."""
         old, numbered = self._numbered, number_read_events(self._numbered, events, self.new_item_ids)
-        read_only: Any = events  # it is used like a list, but never changed
-        self._numbered, self._contents, self._last_list = numbered, read_only, read_only
+        self._numbered = numbered
         if old is not None and (self.exported or self.leaves):
-            self._remove_changed(old, old.history.events, numbered)
-        return LedgerInput(numbered, numbered.history.view(), read_only)
+            self._forget_absent(old, numbered)
+        return LedgerInput(numbered, numbered.history.view(), numbered.objects)
 
     def _open_list(self, events: list[Any]) -> Slices[LedgerInput]:
-        numbered = self._numbered
-        if numbered is None:
-            numbered = self._numbered = NumberedHistory(ListHistory(), ItemIds())
-        # The last input may have been a `History`, which belongs to the caller.
-        if isinstance(numbered.history, ListHistory) and (
-            self._extend_list(events) or (yield from self._adopt_copies(numbered, events))
-        ):
-            return (yield from self._append(events))
-        return (yield from self._open_rearranged(numbered, events))
-
-    def _append(self, events: list[Any]) -> Slices[LedgerInput]:
-        """Read the messages of a list that follow those of the previous list."""
-        numbered, known = cast("NumberedHistory", self._numbered), self._known
-        if new := events[known:]:
+        """Open a list: read the messages that follow those of the last list or, if there are others, all of it."""
+        old = self._numbered
+        if old is None:
+            old = self._numbered = InputList(ListHistory(), ItemIds())
+        if not isinstance(old, InputList):  # a `History`, which belongs to the caller
+            return (yield from self._open_rearranged(old, list(events)))
+        if not self._extend_list(old, events):
+            events = list(events)  # the caller may change the list between slices
+            if not (yield from replace_copies(old, events, self.described)):
+                return (yield from self._open_rearranged(old, events))
+        known = len(old.history.events)
+        if new := old.objects[known:]:
             created = self.last.created if self.observed and self.last is not None else ()
-            item_ids = created_ids(created, numbered, new, self.facts_of) if created else [None] * len(new)
-            yield from self._read_into(numbered, new, item_ids)
+            item_ids = created_ids(created, old, new, self.facts_of) if created else [None] * len(new)
+            yield from self._read_into(old, new, item_ids)
             if created:
                 places = {item: at for at, item in enumerate(item_ids, known) if item is not None}
-                changed = changed_created_items(self.last, numbered, places)
-                self.exported = difference(self.exported, to_runs(sorted(changed)))
-        return LedgerInput(numbered, numbered.history.view(), self._last_list)
+                self.exported = difference(self.exported, changed_created_items(self.last, old, places))
+        return LedgerInput(old, old.history.view(), old.objects)
 
-    @property
-    def _known(self) -> int:
-        """The number of messages of the previous list; 0 if the previous input was no list."""
-        numbered = self._numbered
-        is_list = numbered is not None and isinstance(numbered.history, ListHistory)
-        return len(numbered.history.events) if numbered is not None and is_list else 0
+    def _open_rearranged(self, old: NumberedHistory, events: list[Any]) -> Slices[LedgerInput]:
+        """Open a list that is not the last list with messages appended: read all of it into a new history."""
+        numbered = InputList(ListHistory(), ItemIds(), objects=events)
+        yield from self._read_into(numbered, events, None)
+        sent = self.last if self.observed else None
+        self._number(numbered, known_ids(old, events, sent, self.facts_of))
+        self._forget_absent(old, numbered)
+        self._numbered = numbered
+        return LedgerInput(numbered, numbered.history.view(), events)
 
     def _read_into(
-        self, numbered: NumberedHistory, events: Sequence[Any], known: Sequence[int | None] | None
+        self, source: InputList, events: Sequence[Any], item_ids: Sequence[int | None] | None
     ) -> Slices[None]:
-        """Read events, and append them to a numbered history; append none if one cannot be read.
+        """Read events, and append them to a list; append none if one cannot be read.
 
-        Args:
-            numbered: The history.
-            events: The events.
-            known: The item id of each event, None for a new item. If this is None, no item ids are set yet.
+        `item_ids` has the item id of each event, None for a new item. If it is None, no item ids are set yet.
         """
-        self.described.serve(len(numbered.history) + len(events))
+        self.described.serve(len(source.history.events) + len(events))
         read: list[DescribedEvent] = []
         for start in range(0, len(events), SLICE):
             if start:
@@ -267,136 +258,95 @@ class Ledger:
         for start in range(0, len(events), SLICE):
             if start:
                 yield
-            batch, batch_read = events[start : start + SLICE], read[start : start + SLICE]
-            numbered.list_history.take(batch, [event.facts for event in batch_read])
-            self._contents += [event.content for event in batch_read]
-            self._all_dicts = self._all_dicts and {*map(type, batch)} <= {dict}
-            self._may_change = self._may_change or numbered.history.of_dicts or may_change(batch)
-            if known is not None:
-                self._number(numbered, known[start : start + SLICE])
+            source.append(events[start : start + SLICE], read[start : start + SLICE])
+            if item_ids is not None:
+                self._number(source, item_ids[start : start + SLICE])
 
-    def _extend_list(self, events: list[Any]) -> bool:
-        """Append a list's new messages to the ledger's own list, if the others are those of the previous list.
+    def _number(self, numbered: NumberedHistory, item_ids: Sequence[int | None]) -> None:
+        """Set the item ids of a history's newest events: known ids, or new ones if None."""
+        for is_new, group in groupby(item_ids, partial(is_, None)):
+            known = list(group)
+            if is_new:
+                numbered.item_ids.extend(len(known), self.new_item_ids(len(known)))
+            else:
+                for item_id in known:
+                    numbered.item_ids.extend(1, cast("int", item_id))
 
-        Two lists of one length are compared without a copy, and identical objects without a look at their content.
-
-        Returns:
-            False, and the ledger's list does not change, if the list starts with other objects than the previous one,
-            or with objects that were changed in place. True if there is no previous list.
-        """
-        previous, known = self._last_list, self._known
-        if not known:
-            self._last_list = list(events)
-            return True
-        if len(events) < known or events[0] is not previous[0] or events[known - 1] is not previous[known - 1]:
-            return False
-        del previous[known:]  # messages that could not be read
-        previous += events[known:]
-        if equal(previous, events) and ((self.observed and not self._may_change) or self._compare_input(events, known)):
-            return True
-        del previous[known:]
-        return False
-
-    def _compare_input(self, events: list[Any], known: int) -> bool:
-        """Choose the messages to compare in this turn, and return whether they have the content that was read.
+    def _extend_list(self, source: InputList, events: list[Any]) -> bool:
+        """Append a list's new messages to the known ones, if it begins with these, unchanged.
 
         Of a long list, these are compared: the messages that the previous assembly sent, the atom in front of them (its
-        size decides the cut), all later messages, and a block of the others, in rotation.
+        size decides the cut), all later messages, and a block of the others, in rotation. Two lists of one length are
+        compared without a copy, and identical objects without a look at their content.
         """
-        if is_long(known) and not self._compares_all:
-            compared = self._to_compare(cast("NumberedHistory", self._numbered))
-        else:
-            compared = ComparedMessages()
-        self._compares_all, self._compared = False, compared
-        return self._have_content(
-            *(compared.select(items, known) for items in (events, self._last_list, self._contents))
-        )
+        objects, known = source.objects, len(source.history.events)
+        if not known:
+            source.objects = list(events)
+            return True
+        if len(events) < known or events[0] is not objects[0] or events[known - 1] is not objects[known - 1]:
+            return False
+        del objects[known:]  # messages that could not be read
+        objects += events[known:]
+        is_same = equal(objects, events)
+        if is_same and (source.may_change or not self.observed):
+            self._compared = self._to_compare(source) if known > COMPARED_WHOLE and not self._compares_all else _ALL
+            self._compares_all = False
+            is_same = self._have_content(source, *self._compared.select(known, events, objects, source.contents))
+        if not is_same:
+            del objects[known:]
+        return is_same
 
-    def _have_content(self, events: list[Any], previous: list[Any], read: list[Any]) -> bool:
-        """Return True if messages are the previous objects, and have the content that was read.
+    def _have_content(self, source: InputList, events: list[Any], objects: list[Any], read: list[Any]) -> bool:
+        """Return True if messages are the known objects, and have the content that was read.
 
         Of an observed framework, equal objects are sufficient: it sends its own.
         """
-        if not (self.observed or all(map(is_, previous, events))):
+        if not (self.observed or all(map(is_, objects, events))):
             return False
-        return not self._may_change or equal(read, events if self._all_dicts else contents(events))
+        return not source.may_change or equal(read, events if source.all_dicts else contents(events))
 
-    def _to_compare(self, numbered: NumberedHistory) -> ComparedMessages:
+    def _to_compare(self, source: InputList) -> ComparedMessages:
         """Return the messages of a long list that are compared."""
-        start, sent, last = len(numbered.history.events), list[int](), self.last
+        start, sent, last = len(source.history.events), list[int](), self.last
         if last is not None and last.view.length:
-            if last.numbered is numbered:
+            if last.numbered is source:
                 start, front = last.view.newest_run()
                 sent += front.all_positions()
             else:
-                sent += numbered.item_ids.find(last.numbered.of(last.view))
+                sent += source.item_ids.find(last.numbered.of(last.view))
                 start = to_runs(sent)[-1][0] if sent else start
-        return self._rotation.choose(numbered.history.atom(start - 1) if start else 0, sent)
+        return self._rotation.choose(source.history.pairing.atoms[start - 1] if start else 0, sent)
 
     def verify(self, source: LedgerInput, sent: Snapshot) -> bool:
         """Return True if the messages to send, and the atom in front of the cut, have the content that was read.
 
         Only messages that were not compared when the input was read are compared now: a policy may send a message again
         that it had dropped. If a message was changed in place, the next `open` compares all messages.
-
-        Args:
-            source: The input of the assembly.
-            sent: What is sent.
         """
-        start, view = self._compared.start, sent.view
-        if not start or not view or source.given is not self._last_list:
+        start, view, read = self._compared.start, sent.view, source.numbered
+        if not start or not view.length or not isinstance(read, InputList) or source.given is not read.objects:
             return True
         first, front = view.newest_run()
-        unit = source.numbered.history.atom(first - 1) if first else 0
+        unit = read.history.pairing.atoms[first - 1] if first else 0
         positions = (*front.all_positions(), *range(unit, start))
-        if sent.numbered is not source.numbered:
-            positions = tuple(source.numbered.item_ids.find(sent.numbered.of(view)))
+        if sent.numbered is not read:
+            positions = tuple(read.item_ids.find(sent.numbered.of(view)))
         rest = self._compared.others(positions)
-        if not rest:
-            return True
-        previous, read = (list(map(items.__getitem__, rest)) for items in (self._last_list, self._contents))
-        self._compares_all = not self._have_content(previous, previous, read)
-        return not self._compares_all
+        if rest:
+            objects, known = (list(map(items.__getitem__, rest)) for items in (read.objects, read.contents))
+            self._compares_all = not self._have_content(read, objects, objects, known)
+        return not rest or not self._compares_all
 
     def compare_all(self) -> None:
         """Compare all messages of the next list with the content that was read."""
         self._compares_all = True
 
-    def _adopt_copies(self, numbered: NumberedHistory, events: list[Any]) -> Slices[bool]:
-        """Replace the messages of the previous list by those of this list, if their content is equal.
-
-        Returns:
-            Whether they were replaced.
-        """
-        known = self._known
-        if known and self._all_dicts and len(events) >= known:
-            for start in range(0, known, _COMPARED):
-                if start:
-                    yield
-                stop = min(start + _COMPARED, known)
-                if not equal(self._contents[start:stop], events[start:stop]):
-                    break
-            else:
-                self._last_list = list(events)
-                numbered.renew(self._last_list[:known], {})
-                return True
-        if not replace_copies(numbered, events[:known], self._contents, self.described):
-            return False
-        self._last_list = list(events)
-        return True
-
-    def _number(self, numbered: NumberedHistory, known: Sequence[int | None]) -> None:
-        """Set the item ids of a history's newest events: known ids, or new ones if None."""
-        unnumbered = 0
-        for item_id in (*known, -1):
-            if item_id is None:
-                unnumbered += 1
-                continue
-            if unnumbered:
-                numbered.item_ids.extend(unnumbered, self.new_item_ids(unnumbered))
-            unnumbered = 0
-            if item_id >= 0:
-                numbered.item_ids.extend(1, item_id)
+    def _forget_absent(self, old: NumberedHistory, new: NumberedHistory) -> None:
+        """Remove exported items that are absent or changed in a new input, and absent summaries' leaf items."""
+        present = new.among(self.leaves)
+        self.leaves = Leaves((item, leaves) for item, leaves in self.leaves.items() if item in present)
+        if self.exported:
+            self.exported = unchanged_exported(self.exported, self.last, old, new)
 
     def facts(self, event: Any) -> EventFacts:
         """Return the facts of an event; read it if it was not read before.
@@ -416,68 +366,11 @@ class Ledger:
         except DescribeError:
             return None
 
-    def _open_rearranged(self, old: NumberedHistory, events: list[Any]) -> Slices[LedgerInput]:
-        """Open a list that is not the previous list with events appended: read all of it into a new history."""
-        numbered = NumberedHistory(ListHistory(), ItemIds())
-        before, were_dicts, changing = self._contents, self._all_dicts, self._may_change
-        self._contents, self._all_dicts, self._may_change = [], True, False
-        try:
-            yield from self._read_into(numbered, events, None)
-        except BaseException:  # also if the task that waits for the slices is cancelled
-            self._contents, self._all_dicts, self._may_change = before, were_dicts, changing
-            raise
-        sent = self.last if self.observed else None
-        self._number(numbered, known_ids(old, events, sent, self.facts_of))
-        if isinstance(old.history, ListHistory):
-            self._remove_changed(old, before, numbered)
-        else:
-            self._remove_absent(numbered)
-        self._numbered = numbered
-        self._last_list = list(events)
-        return LedgerInput(numbered, numbered.history.view(), self._last_list)
-
-    def _remove_changed(self, old: NumberedHistory, before: Sequence[Any], new: NumberedHistory) -> None:
-        """Remove exported items that are absent or changed in a new input, and absent summaries' leaf items.
-
-        `before` has the contents of the events of the old input.
-        """
-        present = new.among(self.leaves)
-        self.leaves = Leaves((item, leaves) for item, leaves in self.leaves.items() if item in present)
-        if self.exported:
-            self.exported = unchanged_exported(self.exported, self.last, (old, before), (new, self._contents))
-
-    def _remove_absent(self, numbered: NumberedHistory) -> None:
-        """Remove exported items that this input and the last assembly lack, and the leaf items of absent summaries."""
-        created = self.last.created if self.last is not None else ()
-        present = {*numbered.item_ids.all(), *(item for _, item in created)}
-        self.exported = intersection(self.exported, to_runs(sorted(present)))
-        in_input = numbered.among(self.leaves)
-        self.leaves = Leaves((item, leaves) for item, leaves in self.leaves.items() if item in in_input)
-
-
-def _result_of(work: Slices[T]) -> T:
-    """Do work in slices without a pause, and return its result."""
-    try:
-        while True:
-            next(work)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-
 
 class _Keeper:
     """The key under which histories store the ledgers of one assembler, in one process."""
 
     __slots__ = ("__weakref__",)
-
-
-#: The ledgers of named conversations, by recorder, then by conversation, agent and assembler. They are shared by all
-#: assemblers of the process, because a program may create an assembler for each request.
-_SHARED: Final[Registry[Any, Registry[tuple[object, ...], Ledger]]] = Registry(RECORDERS, clear_after_fork=True)
-
-
-def _named_ledgers() -> Registry[tuple[object, ...], Ledger]:
-    return Registry(LEDGERS_BY_ID, clear_after_fork=True)
 
 
 class NamedConversation:
@@ -493,21 +386,32 @@ class NamedConversation:
         self.assemblies = 0
 
 
-_NAMED: Final[Registry[Any, Registry[str, NamedConversation]]] = Registry(RECORDERS, clear_after_fork=True)
+class _Named:
+    """The named conversations of one recorder, and their ledgers, by conversation, agent and assembler.
+
+    All assemblers of a process share them, because a program may create an assembler for each request.
+    """
+
+    def __init__(self) -> None:
+        self.conversations: Registry[str, NamedConversation] = Registry(CONVERSATIONS)
+        self.ledgers: Registry[tuple[object, ...], Ledger] = Registry(LEDGERS_BY_ID, clear_after_fork=True)
+
+
+_NAMED: Final[Registry[Any, _Named]] = Registry(RECORDERS, clear_after_fork=True)
+
+
+def _named_by(recorder: object) -> _Named:
+    try:
+        return _NAMED.of(recorder, _Named)
+    except TypeError:  # a recorder that cannot be referred to weakly
+        return _Named()
 
 
 def named_conversation(conversation_id: str | None, recorder: object) -> NamedConversation | None:
     """Return the conversation with an id, as counted for one recorder; None without an id."""
     if conversation_id is None:
         return None
-    try:
-        return _NAMED.of(recorder, _named_conversations).of(conversation_id, NamedConversation)
-    except TypeError:  # a recorder that cannot be referred to weakly
-        return NamedConversation()
-
-
-def _named_conversations() -> Registry[str, NamedConversation]:
-    return Registry(CONVERSATIONS)
+    return _named_by(recorder).conversations.of(conversation_id, NamedConversation)
 
 
 class Ledgers:
@@ -528,21 +432,17 @@ class Ledgers:
 
     def _begin(self) -> None:
         self._keeper = _Keeper()
-        self._own = _named_ledgers()
+        self._own: Registry[tuple[object, ...], Ledger] = Registry(LEDGERS_BY_ID, clear_after_fork=True)
         self._by_context: WeakKeyDictionary[Context, Ledger] = WeakKeyDictionary()
 
     def of(self, events: Sequence[Any], context: Context, identity: tuple[object, ...], recorder: object) -> Ledger:
         """Return the ledger of the conversation that these events belong to.
 
-        Args:
-            events: The events.
-            context: The context, which may name the conversation and the agent.
-            identity: Distinguishes the assembler from others of the same conversation and agent: its class and name.
-            recorder: The recorder of the assemblies.
+        `identity` distinguishes the assembler from others of the same conversation and agent: its class and name.
         """
         if context.conversation_id is not None:
             key = context.conversation_id, context.agent_name, *identity
-            shared = self._named(recorder)
+            shared = _named_by(recorder).ledgers
             ledger = self._own.get(key)
             if ledger is None:
                 return self._own.put(key, shared.of(key, Ledger))
@@ -560,14 +460,8 @@ class Ledgers:
         """Update a ledger's number of events; if all have too many, remove the least recently used ledgers."""
         if context.conversation_id is not None:
             key = context.conversation_id, context.agent_name, *identity
-            for ledgers in (self._own, self._named(recorder)):
+            for ledgers in (self._own, _named_by(recorder).ledgers):
                 ledgers.weigh(key, ledger.size, EVENTS)
-
-    def _named(self, recorder: object) -> Registry[tuple[object, ...], Ledger]:
-        try:
-            return _SHARED.of(recorder, _named_ledgers)
-        except TypeError:  # a recorder that cannot be referred to weakly
-            return self._own
 
 
 def _get_or_create(ledgers: WeakKeyDictionary[Key, Ledger], key: Key) -> Ledger:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.history.view import difference, is_in, merged
+from otel_assembly.history.view import difference, is_in, merged, to_runs
 from otel_assembly.matching.event_index import EventMatcher
 
 if TYPE_CHECKING:
@@ -47,47 +47,40 @@ def created_by(last: Snapshot | None, step: Step, read: Read, *, observed: bool)
     Left out are dicts that changed in place since, and events that the step's input, or, if `observed`, the assembly's
     input, has now: the output of a framework's own code can be its next input.
     """
-    if last is None or not last.has_step(step.index, step.policy):
-        return ()
-    before = last.steps[step.index]
-    if not before.created:
+    before = last.step_like(step) if last is not None else None
+    if before is None or not before.created:
         return ()
     present = step.numbered_in.among(before.injected).union(before.restored_items)  # those are matched as input
     if observed and step.earlier:
         present |= step.earlier[0].numbered_in.among(before.injected)
     texts = dict(before.created_texts)
-    created = before.created
-    return [(event, item) for event, item in created if item not in present and _has_texts(event, texts[item], read)]
 
+    def is_changed(event: Any, item: int) -> bool:
+        return isinstance(event, dict) and ((facts := read(event)) is None or facts.texts != texts[item])
 
-def _has_texts(event: Any, texts: Sequence[str], read: Read) -> bool:
-    """Return True if an event still has these texts; only a dict can change in place."""
-    return not isinstance(event, dict) or ((facts := read(event)) is not None and facts.texts == texts)
+    return [(event, item) for event, item in before.created if item not in present and not is_changed(event, item)]
 
 
 def created_ids(
     created: Sequence[tuple[Any, int]], numbered: NumberedHistory, events: Sequence[Any], read: Read
 ) -> list[int | None]:
-    """Return the item id of each event that a step of the last assembly created; None for other events.
+    """Return the item id of each event that is one of the `created` events of the last assembly; None for others.
 
-    Args:
-        created: The events that the steps created, with their item ids.
-        numbered: The input so far. Items that it has already are not matched again.
-        events: New events of the input.
-        read: Reads an event.
+    Items that the input `numbered` has already are not matched again.
     """
     present = numbered.among(item for _, item in created)
     created = [(event, item) for event, item in created if item not in present]
-    matches = (
-        EventMatcher([event for event, _ in created], read=read).match(events) if created else [None] * len(events)
-    )
+    if not created:
+        return [None] * len(events)
+    matches = EventMatcher([event for event, _ in created], read=read).match(events)
     return [None if at is None else created[at][1] for at in matches]
 
 
-def changed_created_items(last: Snapshot | None, numbered: NumberedHistory, places: Mapping[int, int]) -> list[int]:
-    """Return the items that the last assembly created and that have other texts in the input now.
+def changed_created_items(last: Snapshot | None, numbered: NumberedHistory, places: Mapping[int, int]) -> list[Run]:
+    """Return, as runs, the items that the last assembly created and that have other texts in the input now.
 
     `places` has the positions in the input, by item id, of the items to check.
     """
     created = (pair for step in (last.steps if last is not None else ()) for pair in step.created_texts)
-    return [item for item, texts in created if item in places and texts != numbered.history.facts(places[item]).texts]
+    facts = numbered.history.facts
+    return to_runs(sorted({item for item, texts in created if item in places and texts != facts(places[item]).texts}))

@@ -13,74 +13,69 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.history.read_events import ReadEvents, ReadHistory
 from otel_assembly.history.view import difference, intersection, to_runs
 from otel_assembly.ledger.made_items import changed_created_items, created_ids
-from otel_assembly.ledger.snapshot import ItemIds, NumberedHistory
+from otel_assembly.ledger.snapshot import InputList, ItemIds
 from otel_assembly.matching.event_index import EventMatcher
 from otel_assembly.matching.sequence_diff import diff_sequences
-from otel_assembly.messages.content_snapshot import DescribedEvent, changed, contents, readable, says_the_same
+from otel_assembly.messages.content_snapshot import DescribedEvent, changed, contents, equal, readable, says_the_same
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from otel_assembly._internal.slices import Slices
     from otel_assembly.history.view import Run
     from otel_assembly.ledger.made_items import Read
-    from otel_assembly.ledger.snapshot import Snapshot
+    from otel_assembly.ledger.snapshot import NumberedHistory, Snapshot
     from otel_assembly.messages.content_snapshot import DescribedEvents
 
-    #: An input with its item ids, and the content of each of its events when it was read.
-    NumberedContents = tuple[NumberedHistory, Sequence[Any]]
-
 _FACTS: Final = attrgetter("facts")
+#: The number of messages whose contents are compared in one slice.
+_COMPARED: Final = 2_048
 #: The number of events of a shared part that are compared: the first and the last.
 _ENDS: Final = 2
 
 
-def replace_copies(
-    numbered: NumberedHistory, events: Sequence[Any], old_contents: list[Any], described: DescribedEvents
-) -> bool:
-    """Replace the objects of a list by other objects, if each has the content of the object that it replaces.
+def replace_copies(known: InputList, events: list[Any], described: DescribedEvents) -> Slices[bool]:
+    """Replace the messages of the last list by those that a list begins with, if each has the content of its original.
 
-    The lists of contents are compared first. Only events whose contents differ are read, because another attribute than
-    the text, such as an id that a framework added, may have changed.
-
-    Args:
-        numbered: The previous list.
-        events: The new objects.
-        old_contents: The content of each event when it was read; it is updated for events that are read again.
-        described: The cache of the conversation's events.
+    The lists of contents are compared first. Only messages whose contents differ are read, because another attribute
+    than the text, such as an id that a framework added, may have changed.
 
     Returns:
-        Whether the objects were replaced.
+        Whether the messages were replaced.
     """
-    history = numbered.history
-    old_events = history.events
-    same_types = len(events) >= len(history) and all(map(is_, map(type, old_events), map(type, events)))
-    if not same_types or not readable(events):
+    history, old_contents = known.history, known.contents
+    length = len(history.events)
+    first = events[:length]
+    if len(first) < length or not all(map(is_, map(type, history.events), map(type, first))) or not readable(first):
         return False
-    reread: dict[int, DescribedEvent] = {}
-    try:
-        for at in changed(old_contents, contents(events)):
-            reread[at] = described.of(events[at])
-            facts = history.facts(at)
-            if facts.name != reread[at].facts.name:  # a name has tokens, and a framework may add it to a message later
-                return False
-            if not says_the_same(DescribedEvent(old_contents[at], facts), reread[at]):
-                return False
-    except Exception:  # noqa: BLE001  # the ``__eq__`` of a framework's type can raise any exception
-        return False
+    new_contents, reread = contents(first), dict[int, DescribedEvent]()
+    for start in range(0, length, _COMPARED):
+        if start:
+            yield
+        old_part, part = old_contents[start : start + _COMPARED], new_contents[start : start + _COMPARED]
+        if equal(old_part, part):
+            continue
+        try:
+            for at in map(start.__add__, changed(old_part, part)):
+                reread[at] = described.of(events[at])
+                facts = history.facts(at)
+                if facts.name != reread[at].facts.name:  # a name has tokens, and a framework may add it later
+                    return False
+                if not says_the_same(DescribedEvent(old_contents[at], facts), reread[at]):
+                    return False
+        except Exception:  # noqa: BLE001  # the ``__eq__`` of a framework's type can raise any exception
+            return False
     for at, event in reread.items():
         old_contents[at] = event.content
-    numbered.renew(events, {at: event.facts for at, event in reread.items() if event.facts.id != history.facts(at).id})
+    known.renew(first, {at: event.facts for at, event in reread.items() if event.facts.id != history.facts(at).id})
+    known.objects = events
     return True
 
 
 def known_ids(old: NumberedHistory, events: list[Any], sent: Snapshot | None, read: Read) -> list[int | None]:
-    """Return the item id of each event that a previous input or output contained; None for other events.
+    """Return the item id of each event that the input `old` or a previous output contained; None for other events.
 
-    Args:
-        old: The previous input.
-        events: The events of this input.
-        sent: The last assembly if its output can be this input, as with an observed framework; else None.
-        read: Reads an event.
+    `sent` is the last assembly if its output can be this input, as with an observed framework; else None.
     """
     item_ids: list[int | None] = [None] * len(events)
     if sent is not None and sent.numbered is not old:
@@ -104,66 +99,55 @@ def _input_ids(old: NumberedHistory, events: list[Any], read: Read) -> list[int 
 
 
 def unchanged_exported(
-    exported: Sequence[Run], last: Snapshot | None, before: NumberedContents, now: NumberedContents
+    exported: Sequence[Run], last: Snapshot | None, old: NumberedHistory, new: NumberedHistory
 ) -> list[Run]:
-    """Return the exported items that are still present and have the content that was exported.
+    """Return the exported items that are in a new input, or that the last assembly created, with the exported content.
 
-    Args:
-        exported: The items that spans of recorded assemblies describe, as runs.
-        last: The last assembly, whose created items also count as present.
-        before: The previous input.
-        now: This input.
+    Contents are compared if the old and the new input are lists.
     """
-    (old, _), (new, _) = before, now
-    places = dict(zip(new.item_ids.all(), range(len(new.item_ids)), strict=True))
+    places = dict(zip(new.item_ids.all(), range(new.item_ids.end), strict=True))
     present = {*places, *(item for _, item in (last.created if last is not None else ()))}
-    changed_items = {
+    exported = intersection(exported, to_runs(sorted(present)))
+    if not (isinstance(old, InputList) and isinstance(new, InputList)):
+        return exported
+    changed_items = [
         item
         for at, item in enumerate(old.item_ids.all())
-        if item in places and not _is_unchanged(before, at, now, places[item])
-    }
-    changed_items.update(changed_created_items(last, new, places))
-    return difference(intersection(exported, to_runs(sorted(present))), to_runs(sorted(changed_items)))
+        if item in places and not _is_unchanged(old, at, new, places[item])
+    ]
+    exported = difference(exported, to_runs(sorted(changed_items)))
+    return difference(exported, changed_created_items(last, new, places))
 
 
-def _is_unchanged(before: NumberedContents, at: int, now: NumberedContents, place: int) -> bool:
+def _is_unchanged(old: InputList, at: int, new: InputList, place: int) -> bool:
     """Return True if an item has the same content and calls at both positions, and belongs to the same atom."""
-    (old, old_contents), (new, new_contents) = before, now
     old_history, history = old.history, new.history
     old_facts, facts = old_history.facts(at), history.facts(place)
     return (
         (
             old_facts is facts  # read once, because the content did not change
-            or says_the_same(DescribedEvent(old_contents[at], old_facts), DescribedEvent(new_contents[place], facts))
+            or says_the_same(DescribedEvent(old.contents[at], old_facts), DescribedEvent(new.contents[place], facts))
         )
         and old_history.calls(at) == history.calls(place)
-        and old.item_ids.of(old_history.atom(at)) == new.item_ids.of(history.atom(place))
+        and old.item_ids.of(old_history.pairing.atoms[at]) == new.item_ids.of(history.pairing.atoms[place])
     )
 
 
 def number_read_events(
     old: NumberedHistory | None, events: ReadEvents, new_item_ids: Callable[[int], int]
-) -> NumberedHistory:
+) -> InputList:
     """Number events that were read before the assembly. The cost depends on the number of new events.
 
-    That is possible because events of the previous turn are the same objects, mostly in parts of the same lists.
-
-    Args:
-        old: The input of the previous turn; None in the first turn.
-        events: The input of this turn.
-        new_item_ids: Reserves this number of new item ids, and returns the first of them.
+    That is possible because events of the previous turn, which had the input `old`, are the same objects, mostly in
+    parts of the same lists. `new_item_ids` reserves a number of new item ids, and returns the first of them.
     """
-    numbered = NumberedHistory(ReadHistory(events), ItemIds())
-    if old is None:
-        numbered.item_ids.extend(len(events), new_item_ids(len(events)))
-        return numbered
-    before: Sequence[Any] = old.history.events
+    read_only: Any = events  # it is used like a list, but never changed
+    numbered = InputList(ReadHistory(events), ItemIds(), objects=read_only, contents=read_only)
+    before: Sequence[Any] = old.history.events if old is not None else ()
     shared = _shared_parts(before, events) if isinstance(before, ReadEvents) else []
     runs = _match_turns(before, events, shared)
-    if runs is None:
-        runs = _match_turns(before, events, []) or []
-    for at, count in runs:
-        if at is None:
+    for at, count in _match_turns(before, events, []) or () if runs is None else runs:
+        if at is None or old is None:
             numbered.item_ids.extend(count, new_item_ids(count))
         else:
             numbered.item_ids.extend_from(old.item_ids, at, at + count)
@@ -187,22 +171,17 @@ def _shared_parts(before: ReadEvents, events: ReadEvents) -> list[tuple[int, int
 def _single_parts(events: ReadEvents) -> dict[int, tuple[int, int, int]]:
     """Return the place, the start and the stop of each part whose list has no other part, by the `id()` of the list."""
     lists = [id(part) for part, _, _ in events.parts]
-    return {
-        list_id: (place, start, stop)
-        for list_id, place, (_, start, stop) in zip(lists, events.starts, events.parts, strict=False)
-        if lists.count(list_id) == 1
-    }
+    places = zip(lists, events.starts, events.parts, strict=False)
+    return {part: (place, start, stop) for part, place, (_, start, stop) in places if lists.count(part) == 1}
 
 
 def _match_turns(
     before: Sequence[Any], events: Sequence[Any], shared: Sequence[tuple[int, int, int]]
 ) -> list[tuple[int | None, int]] | None:
-    """Find events among those of the previous turn; of each shared part, only the first and last event are compared.
+    """Return runs of events that are consecutive in two turns; of a shared part, only the first and last are compared.
 
-    Returns:
-        Runs of events that are consecutive in both turns, each as the place of its first event in the previous turn,
-        or None if its events are new, and its length. None instead of the runs if a shared part was not found as a
-        whole, so that all events have to be compared.
+    A run is the place of its first event in the previous turn, or None if its events are new, and its length. The
+    result is None if a shared part was not found as a whole, so that all events have to be compared.
     """
     old, old_places = _ends_only(before, [(at, count) for at, _, count in shared])
     new, new_places = _ends_only(events, [(place, count) for _, place, count in shared])

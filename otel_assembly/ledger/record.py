@@ -7,7 +7,6 @@ the number of changes.
 from __future__ import annotations
 
 import math
-import os
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from itertools import chain, islice, starmap
@@ -50,6 +49,7 @@ _ANSWERS: Final = frozenset({EventKind.RESPONSE, EventKind.TOOL_CALL})
 class Record:
     """One assembly of a ledger: its input, its steps and its result."""
 
+    assembly_id: str
     name: str | None
     model: str | None
     turn: int
@@ -60,7 +60,6 @@ class Record:
     prompts_in: tuple[str, ...]
     #: The model's window, in tokens; None if unknown.
     window: int | None = None
-    _assembly_id: str = ""
     #: The ledger's previous assembly; None if there is none.
     last: Snapshot | None = None
     #: The id of the ledger's last assembly whose span was recorded.
@@ -105,13 +104,6 @@ class Record:
     #: The tokens of each counted prompt.
     _prompt_tokens: dict[str, int] = field(default_factory=dict)
 
-    @property
-    def assembly_id(self) -> str:
-        """The random id of the assembly, created on first use."""
-        if not self._assembly_id:
-            self._assembly_id = os.urandom(16).hex()
-        return self._assembly_id
-
     def end_chain(self) -> None:
         """Set what is sent: the output of the last step, or nothing if the assembly failed."""
         last = self.steps[-1] if self.steps else None
@@ -132,11 +124,6 @@ class Record:
         return list(map(events.__getitem__, view.all_positions()))
 
     @property
-    def counted_by(self) -> tuple[str, int]:
-        """The name and the generation of the token counter; if one of them changes, all token counts may change."""
-        return self.meter.counter.name, self.meter.counter.generation
-
-    @property
     def made(self) -> AbstractSet[int]:
         """The items that steps created and that are not in the assembly's input."""
         created: set[int] = set()
@@ -147,34 +134,30 @@ class Record:
         return created
 
     def broken(self, view: View) -> int:
-        """Return the number of events in a view that lost the other half of their tool pair or reasoning."""
-        return broken_in(view, self._separated(view))
+        """Return the number of events in a view that lost the other half of their tool pair or reasoning.
 
-    def _separated(self, view: View) -> set[int]:
-        """Return the positions of a view that have reasoning, or its following item, without the other one.
-
-        The pairing of the view's history does not show them if a step inserted or reordered events. Its output is then
-        a new history, in which nothing marks absent reasoning, and reasoning may be in front of another answer.
+        If a step inserted or reordered events, the pairing of its output does not show the reasoning that lost its
+        following item, or the reverse: nothing marks absent reasoning there, and it may precede another answer.
         """
         source, ids = self.ledger_input.view, self.ledger_input.numbered.item_ids
-        before, now = source.history.pairing, view.history.pairing
+        before, now, separated = source.history.pairing, view.history.pairing, set[int]()
         step = next((step for step in self.steps if step.view_out is view), None)
-        if step is None or view.history is source.history or not before.reasoned:
-            return set()
-        places = {step.numbered_out.item_ids.of(position): position for position in view.positions()}
-        separated: set[int] = set()
-        for atom in before.reasoned:
-            members = [at for at in before.members(atom) if before.flags[at] & REASONED and source.holds(at)]
-            present = [places[item] for item in map(ids.of, members) if item in places]
-            joined = len({now.atoms[at] for at in present}) == 1 and all(now.flags[at] & REASONED for at in present)
-            if len(present) < len(members) or not joined:
-                separated.update(present)
-        return separated
+        if step is not None and view.history is not source.history and before.reasoned:
+            places = {step.numbered_out.item_ids.of(position): position for position in view.positions()}
+            for atom in before.reasoned:
+                members = [at for at in before.members(atom) if before.flags[at] & REASONED and source.holds(at)]
+                present = [places[item] for item in map(ids.of, members) if item in places]
+                joined = len({now.atoms[at] for at in present}) == 1 and all(now.flags[at] & REASONED for at in present)
+                if len(present) < len(members) or not joined:
+                    separated.update(present)
+        return broken_in(view, separated)
 
     def items_tokens(self, view: View) -> int:
         """Return the tokens of a view's items."""
         history, table = self.counted
-        return (table if history is view.history and table is not None else self.table(view)).sum(view)
+        if history is not view.history or table is None:
+            table = view.history.table(self.meter)
+        return table.sum(view)
 
     def used(self, step: Step) -> int | None:
         """Return the tokens of a step's output that count against its limit; None if it limits the whole prompt."""
@@ -199,11 +182,6 @@ class Record:
     def tokens(self, prompts: Sequence[str], view: View) -> int:
         """Return the tokens of a whole prompt: system-level texts, tool schemas, the reply's priming and events."""
         return self.prompt_tokens(prompts) + self.tools_tokens + self.meter.priming + self.items_tokens(view)
-
-    def table(self, view: View) -> TokenTable:
-        """Return the token counts of a view's history; after `totals_of`, those from which it computed the totals."""
-        history, table = self.counted
-        return table if history is view.history and table is not None else view.history.table(self.meter)
 
     def snapshot(self) -> Snapshot:
         """Return what is sent, with which the ledger's next assembly is compared."""
@@ -250,7 +228,7 @@ def totals_of(record: Record) -> Totals:
     table = history.table(meter)
     record.counted = history, table
     # The items to send are counted exactly, also in the input's table, from which new items have their tokens.
-    record.table(sent.view).exact(sent.view)
+    sent.view.history.table(meter).exact(sent.view)
     if table.estimated and sent.numbered is not source.numbered:
         for position in source.numbered.item_ids.find(sent.numbered.of(sent.view)):
             table.tokens(position)
@@ -395,8 +373,9 @@ def arrivals_of(record: Record) -> Slices[list[Arrival]]:
     These are new or changed items, items that steps created, and exported items whose token count changed.
     """
     ledger, source = record.ledger, record.ledger_input
-    numbered, end, table = source.numbered, source.view.end, record.table(source.view)
-    item_id, exported = numbered.item_ids.of, ledger.exported if ledger.exported_by == record.counted_by else []
+    numbered, end, item_id = source.numbered, source.view.end, source.numbered.item_ids.of
+    counter, table = record.meter.counter, numbered.history.table(record.meter)
+    exported = ledger.exported if ledger.exported_by == (counter.name, counter.generation) else []
     last_table, corrections = ledger.exported_table or (table, 0)
     if exported and (corrected := table.corrected[corrections if last_table is table else 0 :]):
         exported = difference(exported, merged((item_id(at), item_id(at) + 1) for at in corrected))
@@ -426,10 +405,10 @@ def mark_exported(record: Record) -> None:
     for step in record.steps:
         if step.created:
             exported += [(item, item + 1) for _, item in step.created]
-    if ledger.exported_by == record.counted_by:
+    counter, table = record.meter.counter, source.view.history.table(record.meter)
+    if ledger.exported_by == (counter.name, counter.generation):
         exported += ledger.exported
-    table = record.table(source.view)
-    ledger.exported, ledger.exported_by = merged(exported), record.counted_by
+    ledger.exported, ledger.exported_by = merged(exported), (counter.name, counter.generation)
     ledger.exported_table = table, len(table.corrected)
     ledger.recorded_id = record.assembly_id
 
@@ -456,7 +435,8 @@ def tokens_by_kind(record: Record) -> dict[str, int]:
     for step in record.steps:
         framing += step.framing
         separators += step.separators
-    sent, last, table = record.sent, record.last, record.table(record.sent.view)
+    sent, last = record.sent, record.last
+    table = sent.view.history.table(record.meter)
     if sent.kinds is None:
         known = last.kinds if last is not None else None
         before = (last.view, known[1]) if last is not None and known is not None and known[0] is table else None
@@ -500,8 +480,11 @@ def departures_of(record: Record) -> Departures:
     if now and record.turns != 1:
         groups = list(chain.from_iterable(now.values()))
         items = sorted({item for group in groups for item in group.numbered.of(group.view) if item < FIRST_MADE})
-        counted = 2 if last is not None and last.resumed else 1
-        share = _share_of(len(items), record.turns, record.turn, counted)
+        turns, counted = record.turns, 2 if last is not None and last.resumed else 1
+        # The index of the turn selects the turns that get one item more, so that the shares add up to all items.
+        start = record.turn % turns if turns else 0
+        shares = [len(items) * turn // turns for turn in (start, start + min(turns, counted))] if turns else [0, 0]
+        share = shares[1] - shares[0]
         earlier = set(items[: len(items) - share])
         resumed = without(groups, set(items[len(items) - share :]) | record.made)
         now = {index: without(departed, earlier) for index, departed in now.items()}
@@ -512,22 +495,6 @@ def departures_of(record: Record) -> Departures:
                 dropped += group.view.length
     record.departures = Departures(now, resumed, dropped)
     return record.departures
-
-
-def _share_of(items: int, turns: int, turn: int, counted: int) -> int:
-    """Return how many of the items that left in several turns are counted now; 0 if the number of turns is unknown.
-
-    Args:
-        items: The number of items that left.
-        turns: The number of turns in which they left, including this one; 0 if unknown.
-        turn: The index of this turn. It selects the turns that get one of the remaining items each, so that the shares
-            add up to `items`.
-        counted: The number of turns that are counted now: 1, or 2 with the turn in which the ledger resumed.
-    """
-    if not turns:
-        return 0
-    start, counted = turn % turns, min(turns, counted)
-    return items * (start + counted) // turns - items * start // turns
 
 
 def prefix_of(record: Record) -> Prefix:
@@ -604,14 +571,7 @@ def _have_equal_content(history: History, position: int, old_history: History, a
 
 
 def _cause(record: Record, last: Snapshot, view: View, at: int) -> str:
-    """Return why the prompt to send has another item, or changed content, at the first index that is not shared.
-
-    Args:
-        record: The assembly.
-        last: The previous assembly.
-        view: The events to send.
-        at: The index in both prompts' events.
-    """
+    """Return why the prompt has another item, or changed content, at the first index that is not shared."""
     kept, numbered = last.view, record.sent.numbered
     old, new = kept.position(at), view.position(at) if at < view.length else -1
     item, new_item = last.numbered.item_ids.of(old), numbered.item_ids.of(new) if new >= 0 else -1
@@ -625,8 +585,8 @@ def _cause(record: Record, last: Snapshot, view: View, at: int) -> str:
                 return PrefixBreak.COMPACTED.value if compacted else PrefixBreak.CUT_MOVED.value
             compacts = compacts or compacted
         if compacts:
-            before = last.steps[step.index].injected if last.has_step(step.index, step.policy) else ()
-            if item in before or new_item in step.injected:
+            before = last.step_like(step)
+            if (before is not None and item in before.injected) or new_item in step.injected:
                 return PrefixBreak.COMPACTED.value
     if item not in numbered.of(view):
         return PrefixBreak.EVENT_CHANGED.value

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from otel_assembly.decision import DecisionOutcome
 from otel_assembly.history.view import Run, View, to_runs
 from otel_assembly.matching.event_index import EventIndex
+from otel_assembly.messages.content_snapshot import may_change
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from otel_assembly.history.history import History, ListHistory
     from otel_assembly.history.token_counts import TokenTable
     from otel_assembly.history.view import View
+    from otel_assembly.messages.content_snapshot import DescribedEvent
     from otel_assembly.messages.event_facts import EventFacts
 
 #: The first item id of events that steps created. They are numbered apart from input events, and above them.
@@ -34,6 +36,7 @@ FIRST_MADE: Final = 1 << 62
 MAX_RUNS: Final = 64
 #: The outcome of an item, and the reason for it.
 Tag: TypeAlias = "tuple[DecisionOutcome, DecisionReason]"
+_FIRST_AND_LAST: Final = itemgetter(1, 2)
 
 
 def item_text(item: int) -> str:
@@ -113,14 +116,25 @@ class ItemIds:
             start, run = end, run + 1
         return spans
 
-    def spans_backward(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield, from the end on, the first position of each run of `spans`, and the run's first and last item id."""
-        run = bisect_right(self._positions, stop - 1) - 1
-        while start < stop:
-            low = max(start, self._positions[run])
-            first = self._ids[run] + low - self._positions[run]
-            yield low, first, first + stop - low - 1
-            stop, run = low, run - 1
+    def newest_runs(self, view: View, count: int) -> list[tuple[int, int, int]]:
+        """Return at most `count` runs of a view's item ids, the newest first: its first position, first and last id."""
+        column, runs = view.column, list[tuple[int, int, int]]()
+        for start, stop in reversed(view.runs):
+            while start < stop:
+                end = column.positions[stop - 1] + 1
+                is_run = column.positions[start] == end - (stop - start)
+                first = start if is_run else column.start_of_run(start, stop)
+                run = bisect_right(self._positions, end - 1) - 1
+                at = max(end - (stop - first), self._positions[run])
+                item = self._ids[run] + at - self._positions[run]
+                if runs and item + end - at == runs[-1][1]:
+                    runs[-1] = at, item, runs[-1][2]
+                elif len(runs) == count:
+                    return runs
+                else:
+                    runs.append((at, item, item + end - at - 1))
+                stop -= end - at
+        return runs
 
     def __len__(self) -> int:
         return self.end
@@ -153,12 +167,7 @@ class NumberedHistory:
         return self._places
 
     def renew(self, events: Sequence[Any], reread: Mapping[int, EventFacts]) -> None:
-        """Replace the event objects by other objects of the same events.
-
-        Args:
-            events: The new objects.
-            reread: By position, the facts of events that were read again because they changed, for example got an id.
-        """
+        """Replace the event objects by others of the same events; `reread` has the facts of those with a new id."""
         self.list_history.renew(events)
         for position, facts in reread.items():
             self.list_history.reread(position, facts)
@@ -178,6 +187,27 @@ class NumberedHistory:
 
 
 @dataclass(slots=True)
+class InputList(NumberedHistory):
+    """An input that was a list, with the content of its messages."""
+
+    #: The messages, and at the end those that could not be read.
+    objects: list[Any] = field(default_factory=list)
+    #: The content of each message when it was read.
+    contents: list[Any] = field(default_factory=list)
+    #: Whether all messages are dicts.
+    all_dicts: bool = True
+    #: Whether a message may change in place.
+    may_change: bool = False
+
+    def append(self, events: Sequence[Any], read: Sequence[DescribedEvent]) -> None:
+        """Append messages that were read to the history."""
+        self.list_history.take(events, [event.facts for event in read])
+        self.contents += [event.content for event in read]
+        self.all_dicts = self.all_dicts and {*map(type, events)} <= {dict}
+        self.may_change = self.may_change or self.history.of_dicts or may_change(events)
+
+
+@dataclass(slots=True)
 class ItemGroup:
     """Items of a step with the same outcome and reason."""
 
@@ -194,38 +224,7 @@ class ItemGroup:
 
 def item_id_runs(view: View, numbered: NumberedHistory) -> list[Run]:
     """Return a view's item ids, in its order, as runs ``[first, last]`` of ascending ids."""
-    runs: list[Run] = []
-    positions, item_ids = view.column.positions, numbered.item_ids
-    for start, stop in view.runs:
-        low, high = positions[start], positions[stop - 1]
-        if high - low == stop - start - 1:
-            spans = item_ids.spans(low, high + 1)
-        else:
-            spans = [(item, item) for item in map(item_ids.of, positions[start:stop])]
-        for first, last in spans:
-            if runs and runs[-1][1] + 1 == first:
-                runs[-1] = (runs[-1][0], last)
-            else:
-                runs.append((first, last))
-    return runs
-
-
-def newest_item_id_runs(view: View, numbered: NumberedHistory, count: int) -> list[tuple[int, int, int]]:
-    """Return at most `count` runs of item ids, the newest first: the run's first position, first id and last id."""
-    item_ids, column = numbered.item_ids, view.column
-    runs: list[tuple[int, int, int]] = []
-    for start, stop in reversed(view.runs):
-        while start < stop:
-            first, end = column.start_of_run(start, stop), column.positions[stop - 1] + 1
-            for at, low, high in item_ids.spans_backward(end - (stop - first), end):
-                if runs and high + 1 == runs[-1][1]:
-                    runs[-1] = at, low, runs[-1][2]
-                elif len(runs) == count:
-                    return runs
-                else:
-                    runs.append((at, low, high))
-            stop = first
-    return runs
+    return list(map(_FIRST_AND_LAST, reversed(numbered.item_ids.newest_runs(view, view.length))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,9 +352,14 @@ class Snapshot:
         """The events that the steps created, with their item ids."""
         return [pair for step in self.steps for pair in step.created]
 
-    def has_step(self, index: int, policy: str) -> bool:
-        """Return True if the step at this index had this policy; a framework's steps can differ from turn to turn."""
-        return index < len(self.steps) and self.steps[index].policy == policy
+    def step_like(self, step: Step) -> Step | None:
+        """Return the step with a step's index and policy, if any: a framework's steps can differ from turn to turn."""
+        own = self.steps[step.index] if step.index < len(self.steps) else None
+        return own if own is not None and own.policy == step.policy else None
+
+    def exits_of(self, step: Step) -> Sequence[ItemGroup]:
+        """Return the items that left by the step with a step's index and policy, and that no later step restored."""
+        return lasting_exits(self.steps, step.index) if self.step_like(step) is not None else ()
 
 
 @dataclass(slots=True)
@@ -412,26 +416,20 @@ def subtract_groups(new: Sequence[ItemGroup], old: Sequence[ItemGroup], *, tagge
 
     Views of one history are subtracted by runs; groups of other histories are compared by item id.
     """
-    if not old or not new:
+    if not old:
         return list(new)
     result: list[ItemGroup] = []
     for group in new:
-        view, of_other_histories = group.view, list[ItemGroup]()
+        view, items = group.view, set[int]()
         for former in old:
             if tagged and former.tag != group.tag:
                 continue
             if former.view.history is view.history:
                 view = view.minus(former.view)
             else:
-                of_other_histories.append(former)
-        if not view.length:
-            continue
-        rest = ItemGroup(view, group.numbered, group.outcome, group.reason)
-        if of_other_histories:
-            items = {item for former in of_other_histories for item in former.numbered.of(former.view)}
-            result += without([rest], items)
-        else:
-            result.append(rest)
+                items.update(former.numbered.of(former.view))
+        rest = [ItemGroup(view, group.numbered, group.outcome, group.reason)] if view.length else []
+        result += without(rest, items) if items else rest
     return result
 
 
@@ -440,8 +438,6 @@ def listed_exits(step: Step, last: Snapshot | None) -> tuple[list[tuple[Tag, lis
 
     The items are runs of item ids by outcome and reason. At most `MAX_RUNS` runs of dropped items are listed.
     """
-    if not step.exits:
-        return [], []
     dropped: list[ItemGroup] = []
     compacted: list[tuple[Tag, list[Run]]] = []
     for group in step.exits:
@@ -449,16 +445,13 @@ def listed_exits(step: Step, last: Snapshot | None) -> tuple[list[tuple[Tag, lis
             dropped.append(group)
         else:
             compacted.append((group.tag, item_id_runs(group.view, group.numbered)))
-    chosen = _newest(dropped, MAX_RUNS + 1)
-    unlisted: list[str] = []
+    chosen, unlisted = _newest(dropped, MAX_RUNS + 1), Counter[str]()
     if len(chosen) > MAX_RUNS:
         chosen = _runs_to_list(step, dropped, last)
-        counts = Counter({group.reason.value: 0 for group in dropped})
         for group in dropped:
-            counts[group.reason.value] += group.view.length
+            unlisted[group.reason.value] += group.view.length
         for _, tag, (first, last_id) in chosen:
-            counts[tag[1].value] -= last_id - first + 1
-        unlisted = [reason for reason, count in counts.items() if count]
+            unlisted[tag[1].value] -= last_id - first + 1
     listed: dict[Tag, list[Run]] = {}
     for _, tag, (first, last_id) in sorted(chosen, key=itemgetter(0)):
         runs = listed.setdefault(tag, [])
@@ -466,7 +459,7 @@ def listed_exits(step: Step, last: Snapshot | None) -> tuple[list[tuple[Tag, lis
             runs[-1] = (runs[-1][0], last_id)
         else:
             runs.append((first, last_id))
-    return [*listed.items(), *compacted], unlisted
+    return [*listed.items(), *compacted], list(+unlisted)
 
 
 def _runs_to_list(step: Step, dropped: Sequence[ItemGroup], last: Snapshot | None) -> list[tuple[int, Tag, Run]]:
@@ -477,8 +470,7 @@ def _runs_to_list(step: Step, dropped: Sequence[ItemGroup], last: Snapshot | Non
     """
     if last is None:
         return _newest(dropped, MAX_RUNS)
-    same_step = last.has_step(step.index, step.policy)
-    changed = subtract_groups(dropped, lasting_exits(last.steps, step.index) if same_step else ())
+    changed = subtract_groups(dropped, last.exits_of(step))
     newly_dropped = subtract_groups(changed, last.exits, tagged=False)
     other_rule = subtract_groups(changed, newly_dropped, tagged=False)
     unchanged = subtract_groups(dropped, changed, tagged=False)
@@ -493,6 +485,6 @@ def _newest(groups: Sequence[ItemGroup], count: int) -> list[tuple[int, Tag, Run
     runs: list[tuple[int, Tag, Run]] = []
     for group in groups:
         tag = group.outcome, group.reason
-        for position, first, last in newest_item_id_runs(group.view, group.numbered, count):
+        for position, first, last in group.numbered.item_ids.newest_runs(group.view, count):
             runs.append((position, tag, (first, last)))
     return sorted(runs, key=itemgetter(0))[-count:] if count else []

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 #: Up to this length, all messages of a list are compared at each assembly.
-_COMPARED_WHOLE: Final = 1_024
+COMPARED_WHOLE: Final = 1_024
 #: The number of older messages of a longer list that are compared at each assembly, in rotation.
 _BLOCK: Final = 256
 
@@ -33,10 +33,10 @@ class ComparedMessages:
     block: range = range(0)
     sent: Sequence[int] = ()
 
-    def select(self, items: list[Any], stop: int) -> list[Any]:
-        """Return the items at the compared positions: from `start` to `stop`, then of `block`, then of `sent`."""
-        older = items[self.block.start : self.block.stop]
-        return items[self.start : stop] + older + [*map(items.__getitem__, self.sent)]
+    def select(self, stop: int, *lists: list[Any]) -> list[list[Any]]:
+        """Return the items of each list at the compared positions: from `start` to `stop`, of `block`, of `sent`."""
+        newer, older, sent = slice(self.start, stop), slice(self.block.start, self.block.stop), self.sent
+        return [items[newer] + items[older] + [*map(items.__getitem__, sent)] for items in lists]
 
     def others(self, positions: Sequence[int]) -> list[int]:
         """Return those of the positions whose messages are not compared."""
@@ -62,8 +62,3 @@ class Rotation:
         block = range(self._next if self._next < start else 0, start)[:_BLOCK]
         self._next = block.stop
         return ComparedMessages(start, block, sent[: bisect_left(sent, start)])
-
-
-def is_long(messages: int) -> bool:
-    """Return True if a list has so many messages that not all are compared."""
-    return messages > _COMPARED_WHOLE

@@ -101,7 +101,7 @@ class ObservedAssembly(OpenAssembly):
     def open(self, record: Record) -> None:
         """Set the assembly's record, which has the input, and read the reports of the steps so far."""
         self.record, self.model, view = record, record.model, record.ledger_input.view
-        record.table(view).arrive(view.end)
+        view.history.table(record.meter).arrive(view.end)
         self.events = record.ledger_input.given
         self._is_open = True
         for step in self.steps:
@@ -385,7 +385,7 @@ class ObservedStep:
         if not report.of_prompt:
             step.beside_tokens = sum(record.meter.event(describe(event)) for event in report.beside)
         if self._overflow is None and step.error is None and self._counted(step) > most:
-            record.table(view).exact(view)  # the first comparison may have used estimates
+            view.history.table(record.meter).exact(view)  # the first comparison may have used estimates
             if (needed := self._counted(step)) > most:
                 self._set_overflow(step, Overflow(report.budget, needed, OverflowCause.FRAMEWORK))
 

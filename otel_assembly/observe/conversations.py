@@ -7,6 +7,7 @@ never reach the agent: a failure is counted, and the assembly is not recorded.
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import suppress
 from functools import partial
@@ -252,6 +253,7 @@ class ObservedAssembler:
                     self._ledgers.weigh(conversation, ledger.size, EVENTS)
                 model = fields.get("model") or assembly.model
                 record = Record(
+                    assembly_id=os.urandom(16).hex(),
                     name=fields.get("name"),
                     model=model,
                     turn=turn,
