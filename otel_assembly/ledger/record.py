@@ -128,7 +128,8 @@ class Record:
         """The items that steps created and that are not in the assembly's input."""
         created: set[int] = set()
         for step in self.steps:
-            created.update([item for _, item in step.created] if step.created else ())
+            for _, item in step.created:
+                created.add(item)
         for step in self.steps:
             created.difference_update(step.restored_items)
         return created
@@ -403,8 +404,8 @@ def mark_exported(record: Record) -> None:
     ledger, source = record.ledger, record.ledger_input
     exported = [(first, last + 1) for first, last in source.runs]
     for step in record.steps:
-        if step.created:
-            exported += [(item, item + 1) for _, item in step.created]
+        for _, item in step.created:
+            exported.append((item, item + 1))
     counter, table = record.meter.counter, source.view.history.table(record.meter)
     if ledger.exported_by == (counter.name, counter.generation):
         exported += ledger.exported
@@ -480,11 +481,12 @@ def departures_of(record: Record) -> Departures:
     if now and record.turns != 1:
         groups = list(chain.from_iterable(now.values()))
         items = sorted({item for group in groups for item in group.numbered.of(group.view) if item < FIRST_MADE})
-        turns, counted = record.turns, 2 if last is not None and last.resumed else 1
-        # The index of the turn selects the turns that get one item more, so that the shares add up to all items.
-        start = record.turn % turns if turns else 0
-        shares = [len(items) * turn // turns for turn in (start, start + min(turns, counted))] if turns else [0, 0]
-        share = shares[1] - shares[0]
+        turns, share = record.turns, 0
+        if turns:
+            # The index of the turn selects the turns that get one item more, so that the shares add up to all items.
+            start = record.turn % turns
+            stop = start + min(turns, 2 if last is not None and last.resumed else 1)
+            share = len(items) * stop // turns - len(items) * start // turns
         earlier = set(items[: len(items) - share])
         resumed = without(groups, set(items[len(items) - share :]) | record.made)
         now = {index: without(departed, earlier) for index, departed in now.items()}
