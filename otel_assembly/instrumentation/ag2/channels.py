@@ -92,7 +92,6 @@ client_receive: Final = _ENVELOPES.handles
 
 
 def _view_of(policy: Any, /, *args: Any, participant_id: Any, channel: Any, name_for: Any = None, **rest: Any) -> View:
-    """Return the view that a call of ``project`` with these arguments computes."""
     return View(
         str(getattr(policy, "name", "") or type(policy).__name__),
         str(channel.channel_id),

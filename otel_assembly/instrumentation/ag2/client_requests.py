@@ -35,8 +35,10 @@ def converted(events: Any, config: Any) -> Any:
     skipped = {kind for kind in kinds if _is_skipped(kind, provider, _names(config_type))}
     kept = [event for event in events if type(event) not in skipped] if skipped else events
     if provider == "xai":
-        return _with_replayed_calls(kept)
-    return _with_whole_pairs(kept, provider) if provider in _REPAIRS_PAIRS else kept
+        kept = _with_replayed_calls(kept)
+    elif provider in _REPAIRS_PAIRS:
+        kept = _with_whole_pairs(kept, provider)
+    return kept if len(kept) < len(events) else events
 
 
 def _with_replayed_calls(events: Sequence[Any]) -> Sequence[Any]:
@@ -49,7 +51,7 @@ def _with_replayed_calls(events: Sequence[Any]) -> Sequence[Any]:
         if is_replayed or not is_response or event.content:
             kept.append(event)
         is_replayed = not is_response and (is_replayed or "XAIAssistantEvent" in names)
-    return kept if len(kept) < len(events) else events
+    return kept
 
 
 def _with_whole_pairs(events: Sequence[Any], provider: str) -> Sequence[Any]:
@@ -67,8 +69,7 @@ def _with_whole_pairs(events: Sequence[Any], provider: str) -> Sequence[Any]:
             return any(call.id in closed for call in calls)
         return True
 
-    kept = [event for event in events if is_sent(event)]
-    return kept if len(kept) < len(events) else events
+    return list(filter(is_sent, events))
 
 
 def _calls(event: Any) -> Iterable[Any]:

@@ -4,34 +4,35 @@
 middleware has opened its spans by then, and only the model's client follows. The run of a turn gets a span only if
 neither AG2 nor the program opened one. The run ends with the turn, after compaction and aggregation.
 `LLMClient.__call__`, `History.get_events` and `MemoryStream.send` are wrapped to record model calls outside of turns,
-the input of model calls, and halts.
+the input of model calls, and halts: each once, linked to the conversation's last assembly.
 """
 
 from __future__ import annotations
 
 import re
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.hidden_frames import hide_frames
+from otel_assembly.events import HaltEvent
 from otel_assembly.instrumentation.ag2.client_requests import converted
-from otel_assembly.instrumentation.ag2.halts import report_halt
 from otel_assembly.instrumentation.ag2.message_causality import CausedRun
-from otel_assembly.instrumentation.ag2.middleware import middleware_scope
 from otel_assembly.instrumentation.clients import client, model_in, record_standalone_call
 from otel_assembly.instrumentation.context_variables import CALL
-from otel_assembly.instrumentation.conversation import InvokingAgent
+from otel_assembly.instrumentation.conversation import IdentityWeakMap, InvokingAgent
 from otel_assembly.instrumentation.hooks import observe_async_hook, replace_hook
 from otel_assembly.instrumentation.instrumented import context_value, on_exit
 from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
 from otel_assembly.instrumentation.reductions import reducing
 from otel_assembly.instrumentation.tool_schemas import ToolSchemas
+from otel_assembly.recorder import AgentIdentity
+from otel_assembly.telemetry.recorder import OpenTelemetryRecorder, emit_halt
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from otel_assembly.instrumentation.hooks import Observation
@@ -83,15 +84,14 @@ class Turn:
         self._instrumentation = instrumentation
 
     def __call__(self, event: Any, context: Any) -> Turn:
-        """Return the middleware itself: AG2 calls this as the factory of the middleware."""
-        return self
+        return self  # the turn is also the factory of its middleware
 
     async def on_turn(self, call_next: Any, event: Any, context: Any) -> Any:
         with self.run.current():
             return await call_next(event, context)
 
     async def on_llm_call(self, call_next: Any, events: Any, context: Any) -> Any:
-        """Call the model's client, and record the model call; as the innermost middleware, it gets the client."""
+        """Record the model call; the next layer is the model's client, because this is the innermost middleware."""
         if not self._instrumentation.is_enabled():
             return await call_next(events, context)
         with llm_call_scope(self._instrumentation, call_next, events, context):
@@ -103,10 +103,7 @@ class Turn:
     on_human_input = on_tool_execution
 
     async def drive(self, turn: Callable[[], Awaitable[Any]]) -> Any:
-        """Run the turn by calling AG2's function for it, and end its run.
-
-        The turn can be started during another agent's model call. Its own model calls are no part of that call.
-        """
+        # The turn can be started during another agent's model call. Its own model calls are no part of that call.
         with on_exit(self.run.end), context_value(TURN, self), context_value(CALL, None):
             return await turn()
 
@@ -130,8 +127,7 @@ _CLIENT: Final = client(_request_of_turn, _response_text)
 def _standalone_request(model: Any, /, messages: Any, context: Any, *, tools: Any = (), **_: Any) -> ClientRequest:
     """Return the request of a client that is not called as the last step of a turn's model call.
 
-    Its messages are not the agent's history, so it has a separate ledger. A reducer's client, which is the summarizer,
-    is named by its class.
+    Its messages are not the agent's history, so it has a separate ledger. A summarizer's model is named by its class.
     """
     request, invoking_agent = _request_of_turn(messages, context), invoking_agent_of(context, "client")
     name = request.model if reducing() is None else type(model).__name__
@@ -172,7 +168,6 @@ def turn_of(context: Any) -> Turn | None:
 
 
 def agent_of(context: Any) -> Any:
-    """Return the agent that an AG2 context belongs to, or None if it is not known."""
     turn = turn_of(context)
     return turn.agent if turn is not None else context.dependencies.get("__ag2_agent__")
 
@@ -213,43 +208,99 @@ def function_of(schema: Any) -> dict[str, Any] | None:
     return {"type": "function", "function": asdict(schema.function)} if schema.type == "function" else None
 
 
-def _tools_in(call_next: Any) -> Any:
-    """Return the tools that AG2 bound into the innermost `partial` of a middleware chain; None without any.
-
-    AG2 nests the chain as ``partial(outer.on_llm_call, partial(inner.on_llm_call, partial(client, tools=…)))``.
-    """
-    while isinstance(call_next, partial):
-        if "tools" in call_next.keywords:
-            return call_next.keywords["tools"]
-        call_next = call_next.args[0] if call_next.args else None
-    return None
-
-
 def llm_call_scope(
     instrumentation: Instrumentation, call_next: Any, events: Any, context: Any
 ) -> AbstractContextManager[ModelCall | None]:
     """Return the `middleware_scope` in which one middleware of a model call runs, down to the client.
 
-    The first instrumented middleware begins the call. The call's input is the list that AG2 read from the history. Then
-    `middleware_scope` observes `events`, the list that this middleware received. If middleware that is not instrumented
-    has run before and changed the list, the difference is recorded as a change. `call_next` is the next middleware, or
-    the client.
+    The first instrumented middleware begins the call, whose input is the list that AG2 read from the history. If
+    middleware without a hook has run before this one, `events` may differ, which is recorded as a change.
     """
 
     def begin() -> ModelCall:
-        turn = turn_of(context)
+        turn, chain = turn_of(context), call_next
+        tools: tuple[Mapping[str, Any], ...] = ()
         if turn is not None and turn.call_input is not None:
             messages, prompts = turn.call_input
         else:  # the read of the history was not observed
             messages, prompts = events, list(context.prompt)
-        offered_tools = Offered(function_of) if turn is None else turn.tools
-        bound_tools = _tools_in(call_next)
-        # This fills `turn.tools`, from which `offered_schemas_of` returns the schemas.
-        tools = () if bound_tools is None else offered_tools.read(bound_tools)
+        # AG2 nests the chain as ``partial(outer.on_llm_call, partial(inner.on_llm_call, partial(client, tools=…)))``.
+        while isinstance(chain, partial) and "tools" not in chain.keywords:
+            chain = chain.args[0] if chain.args else None
+        if isinstance(chain, partial) and chain.keywords["tools"] is not None:
+            # This fills `turn.tools`, from which `offered_schemas_of` returns the schemas.
+            tools = (Offered(function_of) if turn is None else turn.tools).read(chain.keywords["tools"])
         invoking_agent, model = invoking_agent_of(context), model_of(context)
         return ModelCall(instrumentation, invoking_agent, messages=messages, prompts=prompts, tools=tools, model=model)
 
     return middleware_scope(instrumentation, begin, events, prompts=context.prompt, conversation=context.stream.history)
+
+
+@contextmanager
+def middleware_scope(
+    instrumentation: Instrumentation,
+    begin: Callable[[], ModelCall],
+    messages: Sequence[Any],
+    *,
+    prompts: Sequence[str] | None = None,
+    conversation: Any = None,
+) -> Iterator[ModelCall | None]:
+    """Run a middleware of a model call in this block, together with the layers that it calls.
+
+    The block yields the model call that is being prepared, which is current in the block; `begin` begins it if there is
+    none. Changes of its messages apply only until the end of the block. The block yields None inside a reducer, because
+    the middleware then prepares no model call of the agent. `conversation` is the object that a later halt refers to,
+    as passed to `report_halt`.
+    """
+    call = None
+    if reducing() is None:
+        with instrumentation.suppress_errors():
+            call = CALL.get() or begin()
+    if call is None:
+        yield None
+        return
+    with call.scoped(), call.current():
+        with instrumentation.suppress_errors():
+            call.observe_messages(messages, prompts=prompts)
+        try:
+            yield call
+        finally:
+            with instrumentation.suppress_errors():
+                assembled(conversation, call)
+
+
+#: The halt events that were recorded; a framework may publish an event several times.
+_REPORTED: Final[IdentityWeakMap[bool]] = IdentityWeakMap()
+#: A reference to the last assembly of each conversation.
+_LAST_ASSEMBLIES: Final[IdentityWeakMap[object]] = IdentityWeakMap()
+
+
+def assembled(conversation: Any, call: ModelCall) -> None:
+    """Remember a model call's assembly as the last one of its conversation, to which a later halt is linked."""
+    if call.assembly is not None:
+        _LAST_ASSEMBLIES.put(conversation, call.assembly.recording.assembly_reference)
+
+
+def already_reported(halt: Any) -> bool:
+    """Mark a halt as recorded, and return True if it was recorded before."""
+    reported = _REPORTED.get(halt) is not None
+    _REPORTED.put(halt, True)
+    return reported
+
+
+def report_halt(instrumentation: Instrumentation, conversation: Any, halt: Any) -> None:
+    """Record that a conversation was halted, unless the halt was recorded before.
+
+    `conversation` is the object that `assembled` was called with. `halt` is AG2's event, which has a reason and a
+    source.
+    """
+    if already_reported(halt):
+        return
+    recorder, identity = instrumentation.recorder, AgentIdentity(framework=instrumentation.framework)
+    otel_recorder = recorder if isinstance(recorder, OpenTelemetryRecorder) else None
+    event = HaltEvent(reason=str(halt.reason), source=str(halt.source))
+    # None: the current run's or the last assembly's identity takes precedence over this one.
+    emit_halt(event, _LAST_ASSEMBLIES.get(conversation), None, identity, recorder=otel_recorder)
 
 
 @observe_async_hook
@@ -269,12 +320,9 @@ def stream_send(instrumentation: Instrumentation, stream: Any, event: Any, conte
 
 
 async def offered_schemas_of(context: Any) -> tuple[Mapping[str, Any], ...]:
-    """Return the schemas of the tools that the model is offered, which count toward the budget of `AssembledPolicy`.
-
-    If AG2 is instrumented, `llm_call_scope` has stored them in the turn before the policies run. They include the tools
-    that were passed to this run. Otherwise, the agent's own tools are read.
-    """
+    """Return the schemas of the tools that the model is offered, which count toward the budget of `AssembledPolicy`."""
     turn = turn_of(context)
+    # If AG2 is instrumented, `llm_call_scope` has stored them before the policies run, with those passed to this run.
     if turn is not None and turn.tools.schemas is not None:
         return turn.tools.schemas
     schemas: list[Mapping[str, Any]] = []

@@ -88,8 +88,13 @@ def _response(event: Any) -> EventFacts:
     draft = _draft_of_calls(event.tool_calls.calls, getattr(event.message, "content", None))
     for _ in event.files:
         draft.file()
-    output_tokens = int(event.usage.completion_tokens or 0) or None
-    return draft.facts(EventKind.RESPONSE, {}, billed_tokens=_billed_tokens(event), output_tokens=output_tokens)
+    usage = event.usage
+    billed, generated = int(usage.prompt_tokens or 0), int(usage.completion_tokens or 0)
+    if billed and str(event.provider or "").startswith(
+        ("anthropic", "bedrock")
+    ):  # these report cached tokens separately
+        billed += int((usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0))
+    return draft.facts(EventKind.RESPONSE, {}, billed_tokens=billed or None, output_tokens=generated or None)
 
 
 def _tool_calls(event: Any) -> EventFacts:
@@ -140,15 +145,6 @@ def _text_of(part: Any) -> str | None:
         return str(part.data)
 
 
-def _billed_tokens(event: Any) -> int | None:
-    """Return a response's billed input tokens; Anthropic and Bedrock report cached tokens separately."""
-    usage = event.usage
-    billed = getattr(usage, "prompt_tokens", None)
-    if billed and str(event.provider or "").startswith(("anthropic", "bedrock")):
-        billed += (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
-    return int(billed) if billed else None
-
-
 def package_of(history: Any) -> str:
     """Return the package that defines the history of an AG2 stream: ``ag2`` or ``autogen.beta``.
 
@@ -173,9 +169,7 @@ def with_new_results(events_before: Sequence[Any], events: list[Any]) -> list[An
     for event in events:
         if id(event) not in ids_before and hasattr(event, "result") and hasattr(event, "parent_id"):
             new_results[event.parent_id] = event
-            out.append(event)
         elif new_results and any(result.parent_id in new_results for result in getattr(event, "results", ())):
-            out.append(type(event)([new_results.pop(result.parent_id, result) for result in event.results]))
-        else:
-            out.append(event)
+            event = type(event)([new_results.pop(result.parent_id, result) for result in event.results])
+        out.append(event)
     return out

@@ -10,22 +10,24 @@ memory; it has a separate ledger. These assemblies are named ``compaction`` and 
 
 from __future__ import annotations
 
+import inspect
 import sys
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly._internal.hidden_frames import hide_frames
 from otel_assembly.conversation_state import alert_facts, is_alert
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
 from otel_assembly.instrumentation.ag2.conversation import invoking_agent_of, llm_call_scope, model_of, turn_of
 from otel_assembly.instrumentation.ag2.messages import PACKAGES
-from otel_assembly.instrumentation.ag2.middleware import reducing_middleware_hook
 from otel_assembly.instrumentation.ag2.policies import ALERTS, HISTORY_LIMITER, TOKEN_LIMITER, spec_of
 from otel_assembly.instrumentation.clients import summariser_call
 from otel_assembly.instrumentation.context_variables import CALL
-from otel_assembly.instrumentation.hooks import observe_async_hook, observe_hook
+from otel_assembly.instrumentation.hooks import observe_async_hook, observe_hook, replace_hook
 from otel_assembly.instrumentation.instrumented import context_value, on_exit
+from otel_assembly.instrumentation.middleware_calls import MiddlewareCall, MiddlewareReduction, wrap_middleware
 from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
 from otel_assembly.instrumentation.reducers import ReducerSpec, is_ours, name_of, no_summary
 from otel_assembly.instrumentation.reductions import Reduction, observe_reducer, plugin_scope, reducing
@@ -96,6 +98,48 @@ def policy_apply(
             raise TypeError(f"{name} returned its events as {type(events).__name__}, and not as a list or tuple")
         alerts = _new_alerts(policy, delivered, reduction.before) if spec is ALERTS else ()
         spec.done(reduction, policy, events, prompts=prompts, alerts=alerts)
+
+
+class _ReducerCall(MiddlewareReduction):
+    """One call of a reducing middleware, whose output is recorded as its specification describes."""
+
+    def __init__(
+        self, spec: ReducerSpec, reducer: Any, instrumentation: Instrumentation, before: Sequence[Any]
+    ) -> None:
+        super().__init__(instrumentation, StepReport(spec.policy, before, config=spec.config(reducer)))
+        self._spec = spec
+        self._reducer = reducer
+
+    def record_output(self, prompts: Sequence[str] | None, after: ClientRequest) -> None:
+        """Record the messages that the middleware passes on; it gets and changes no system prompts."""
+        self._spec.done(self, self._reducer, list(after.messages))
+
+
+def reducing_middleware_hook(spec: ReducerSpec, scope: Callable[..., AbstractContextManager[ModelCall | None]]) -> Wrap:
+    """Return a wrapper for a reducing middleware's coroutine function, called with the next layer and the messages.
+
+    `scope` returns the context manager in which the middleware runs, such as `llm_call_scope`, from the
+    `Instrumentation`, the next layer, the messages and any further arguments. It yields the model call; if it yields
+    None, the middleware runs unobserved.
+    """
+
+    @replace_hook
+    async def middleware(instrumentation: Instrumentation, original: Any, /, *args: Any, **kwargs: Any) -> Any:
+        # The original is `async def (reducer, call_next, messages, *rest)`; its caller may name the arguments.
+        reducer, call_next, messages, *rest = inspect.signature(original).bind(*args, **kwargs).args
+
+        def messages_first(request: Any, next_layer: Any, *others: Any) -> Any:
+            return original(reducer, next_layer, request, *others)
+
+        with scope(instrumentation, call_next, messages, *rest) as call:
+            if call is None:
+                return await original(reducer, call_next, messages, *rest)
+            begin_reduction = partial(_ReducerCall, spec, reducer, instrumentation)
+            # The request is the list of messages, so `ClientRequest` reads it.
+            begin = partial(MiddlewareCall, instrumentation, begin_reduction, ClientRequest)
+            return await wrap_middleware(messages_first, instrumentation, begin)(messages, call_next, *rest)
+
+    return middleware
 
 
 #: Replace `_HistoryLimiter.on_llm_call` and `_TokenLimiter.on_llm_call`.
@@ -207,12 +251,11 @@ aggregate = maintenance_hook(_observe_aggregation, partial(_maintenance_call, "a
 
 
 def _summarizer_request(strategy: Any, /, *args: Any, **kwargs: Any) -> ClientRequest:
-    """Return the events that a strategy of AG2 summarizes: the last argument that is a list."""
     events = next(argument for argument in reversed((*args, *kwargs.values())) if isinstance(argument, list))
     return ClientRequest(events, model=type(strategy).__name__)
 
 
-#: Wraps the methods of AG2's strategies that call a model, such as ``_summarize``.
+#: Wraps the methods of AG2's strategies that call a model, such as ``_summarize``; the events are the last list.
 summarize = summariser_call(_summarizer_request, str)
 
 
@@ -222,3 +265,6 @@ def on_turn(instrumentation: Instrumentation, middleware: Any, /, *args: Any, **
     for method, wrap in (("compact", compact), ("aggregate", aggregate)):
         instrumentation.wrap_once(type(middleware._strategy), method, wrap)  # noqa: SLF001
     yield
+
+
+hide_frames(globals())
