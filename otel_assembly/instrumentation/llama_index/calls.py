@@ -26,7 +26,7 @@ from otel_assembly.instrumentation.runs import run_hook
 from otel_assembly.tokens.prices import ListedWindow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from otel_assembly.instrumentation.instrumented import Instrumentation
 
@@ -44,7 +44,7 @@ def invoking_agent_of(memory: Any) -> InvokingAgent:
     """Return the conversation of a memory, as an invoking agent without a name.
 
     It is the ``session_id`` of a `Memory`, or the key that the program chose in a chat store. Without either, it is the
-    store object, or the memory itself. A memory that wraps another one has that one's conversation.
+    store object, or the memory itself.
     """
     wrapped = getattr(memory, "memory" if is_ours(memory) else "primary_memory", None)
     if wrapped is not None:
@@ -59,16 +59,13 @@ def invoking_agent_of(memory: Any) -> InvokingAgent:
 def _begin_run(
     memory_of: Callable[..., Any], instrumentation: Instrumentation, runner: Any, /, *args: Any, **kwargs: Any
 ) -> ReadingRun:
-    """Begin a run of a workflow or an engine (the runner), whose memory `memory_of` returns from the run's arguments.
-
-    The span of an agent or a chat engine starts immediately. Queries and other workflows may call no model, so their
-    span starts with the first model call.
-    """
+    """Begin a run of a workflow or an engine (the runner); `memory_of` returns its memory from the run's arguments."""
     memory = memory_of(runner, *args, **kwargs)
-    is_agent = is_in(type(runner), ("llama_index.core.agent",)) or hasattr(runner, "achat")
     conversation_id = invoking_agent_of(memory).conversation_id if memory is not None else None
-    # Other tracers of LlamaIndex open their spans inside this hook. At the first model call such a span is current, and
-    # no span is added.
+    # The span of an agent or a chat engine starts immediately. Queries and other workflows may call no model, so their
+    # span starts with the first model call. Other tracers of LlamaIndex open their spans inside this hook: at the first
+    # model call such a span is current, and no span is added.
+    is_agent = is_in(type(runner), ("llama_index.core.agent",)) or hasattr(runner, "achat")
     is_traced = any(not is_own(handler, _SPANLESS_HANDLERS) for handler in root_dispatcher.span_handlers)
     at_once = is_agent and not is_traced
     return ReadingRun(READINGS, instrumentation, name_of(runner), conversation_id, at_once=at_once)
@@ -80,15 +77,12 @@ def _workflow_memory(_: Any, ctx: Any = None, start_event: Any = None, **kwargs:
 
 
 def _attach_to_answer(run: Any, answer: Any) -> bool:
-    """Return whether a run continues after its function has returned; if that gave a handler, make it end the run.
-
-    A workflow's run ends when its handler is done. A streamed chat's run ends in `write_history`.
-    """
+    """Return whether a run continues after its function has returned, and make a workflow's handler end it."""
     task = getattr(answer, "_result_task", answer)  # a handler that is no future has its task here
     is_handler = hasattr(task, "add_done_callback")
     if is_handler:
         task.add_done_callback(lambda done: run.end(None if done.cancelled() else done.exception()))
-    return is_handler or hasattr(answer, "write_response_to_history")
+    return is_handler or hasattr(answer, "write_response_to_history")  # `write_history` ends a streamed chat's run
 
 
 run_workflow: Final = run_hook(partial(_begin_run, _workflow_memory), _attach_to_answer)
@@ -100,10 +94,7 @@ query: Final = run_hook(partial(_begin_run, lambda *_, **__: None))
 
 @run_hook
 def write_history(*_: Any, **__: Any) -> ReadingRun | None:
-    """Hook of ``write_response_to_history``, in which a streamed chat's run ends, because its answer is complete then.
-
-    The run that `chat` began is returned again, and so ends with this function.
-    """
+    """Hook of ``write_response_to_history``: a streamed chat's run, which `chat` began, ends with this function."""
     return READINGS.current_run.get()
 
 
@@ -118,24 +109,18 @@ def _chat_request(llm: Any, messages: Sequence[Any], *_: Any, tools: Any = None,
     if is_ours(llm) or known_of(type(llm), _FORWARDING_MODELS, ("llama_index.core",)):
         return None
     schemas = schemas_of((tools.get("tools") if isinstance(tools, dict) else tools) or ())
-    unknown = _has_provider_history(llm, kwargs)
+    # `OpenAIResponses` can continue from its last response, with earlier messages that the provider stores.
+    previous = getattr(llm, "_previous_response_id", None)
+    unknown = bool(kwargs.get("previous_response_id") or (isinstance(previous, str) and previous))
     return ClientRequest(messages, tools=schemas, model=model_of(llm), window=_window(llm), unknown=unknown)
 
 
-def _has_provider_history(llm: Any, settings: Mapping[str, Any]) -> bool:
-    """Return whether the provider stores earlier messages: `OpenAIResponses` can continue from the last response."""
-    previous = getattr(llm, "_previous_response_id", None)
-    return bool(settings.get("previous_response_id") or (isinstance(previous, str) and previous))
-
-
 def _completion_request(llm: Any, /, *args: Any, **kwargs: Any) -> ClientRequest | None:
-    """Return the request that a model's ``complete`` receives, with the prompt as a user message."""
     prompt = argument(args, kwargs, 0, "prompt")  # missing in a wrong call, which LlamaIndex rejects only later
     return None if prompt is None else _chat_request(llm, [ChatMessage(role="user", content=str(prompt))])
 
 
 def model_of(llm: Any) -> str | None:
-    """Return the name of a model; None if it has none."""
     name = model_in(llm)
     with suppress(Exception):  # some provider classes raise an error for a model that is not in their list
         name = name or llm.metadata.model_name
@@ -158,7 +143,6 @@ def _response_text(response: Any) -> str | None:
 
 
 def wrap_model_method(method: str, original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Any:
-    """Wrap a model class's method, such as ``achat``; the argument `wrap` of `SubclassHook`, once `method` is bound."""
     request_of = _completion_request if method.endswith("complete") else _chat_request
     hook = innermost_client_hook(method, request_of, _response_text, record=READINGS.record_call)
     return hook(original, owner, instrumentation)

@@ -92,14 +92,12 @@ class ReadingRun(LazyRun):
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make this run the current one in the block, which is one step of the run."""
         readings = self._readings
         with context_value(readings.current_run, self), context_value(readings.agent_name, None), super().current():
             yield
 
     def end(self, error: BaseException | None = None) -> None:
-        """End the run; only the first call has an effect, because several hooks may see the end."""
-        if not self.ended:
+        if not self.ended:  # several hooks may see the end
             super().end(error)
 
 
@@ -127,31 +125,25 @@ class Reading:
 
     @property
     def stored(self) -> list[Any] | None:
-        """The stored messages before any change; None if they are unknown.
-
-        A message that was changed since is represented by its copy.
-        """
+        """The stored messages, or the copy of each that was changed since; None if they are unknown."""
         stored = self._stored
         return stored and [message if _is_unchanged(message, copied) else copied for message, copied in stored]
 
     def input_of(self, after: Sequence[Any]) -> Sequence[Any] | None:
         """Return the messages that the store derived its output (`after`) from: an inner read, or the stored messages.
 
-        Of several inner reads, it is the one that has most messages of the output; of these, the shortest. Other inner
-        reads are discarded.
+        Other inner reads are discarded.
         """
-        keys = identity_keys(after)
+        keys = identity_keys(after)  # the source has most messages of the output, and is the shortest such read
         source = max(self.inner, key=lambda read: (len(identity_keys(read.out) & keys), -len(read.out)), default=None)
         self.inner = [source] if source is not None and identity_keys(source.out) & keys else []
         return self.inner[0].out if self.inner else self.stored
 
 
 def _is_unchanged(message: Any, copied: Any) -> bool:
-    """Return whether a message equals its copy. The attributes are compared first, because that is fast."""
-    attributes = getattr(message, "__dict__", None)
-    if attributes is not None and equal(attributes, getattr(copied, "__dict__", None)):
-        return True
-    return same_content(message, copied)
+    attributes = getattr(message, "__dict__", None)  # compared first, because that is fast
+    has_same_attributes = attributes is not None and equal(attributes, getattr(copied, "__dict__", None))
+    return has_same_attributes or same_content(message, copied)
 
 
 def _forget_read(read_by_message: dict[int, Any], ids: Sequence[int], dead: weakref.ref[Read]) -> None:
@@ -232,9 +224,6 @@ class Readings:
     ) -> Wrap:
         """Return the hook of a function that returns a store's messages, sync or async.
 
-        A read inside another store's read becomes one of its inner reads. Any other read is remembered for a model
-        call, which then records the reduction as a step.
-
         Args:
             report_of: Returns the report of a store's reduction without its messages; None if the store is not
                 observed.
@@ -254,7 +243,12 @@ class Readings:
                 with self.reading_scope(reduction) as reading:
                     result = yield
             except BaseException as error:
-                self._record_failure(reading, error, outer, invoking_agent)
+                reduction.before = reading.stored or [message for read in reading.inner for message in read.out]
+                if outer is None:  # no model is called
+                    reduction.prevented_call(error, self.with_agent_name(invoking_agent))
+                else:  # the store that reads from this one may handle the error
+                    outer.inner.append(Read(invoking_agent, reduction.before))
+                    outer.reduction.adopt_attempts(reduction)
                 raise
             after = list(result)
             before = reading.input_of(after)
@@ -276,56 +270,36 @@ class Readings:
 
         return observe_hook(observe)
 
-    def _record_failure(
-        self, reading: Reading, error: BaseException, outer: Reading | None, invoking_agent: InvokingAgent
-    ) -> None:
-        """Record that a store raised. A store that reads from it may handle the error, otherwise no model is called."""
-        reduction = reading.reduction
-        reduction.before = reading.stored or [message for read in reading.inner for message in read.out]
-        if outer is None:
-            reduction.prevented_call(error, self.with_agent_name(invoking_agent))
-        else:
-            outer.inner.append(Read(invoking_agent, reduction.before))
-            outer.reduction.adopt_attempts(reduction)
-
     def record_call(self, instrumentation: Instrumentation, request: ClientRequest) -> ModelCall:
         """Record a model call: the steps of its read, then what the store returned, then the request.
 
-        Each difference between these is a step. Without a read, the call belongs to the run's conversation. Pass
-        this method to `client` as its argument ``record``.
+        Each difference between these is a step. Pass this method to `client` as its argument ``record``.
         """
         run, read = self.current_run.get(), self._source_of(request.messages)
-        invoking_agent = (
-            InvokingAgent(conversation_id=run.conversation_id if run is not None else None)
-            if read is None
-            else read.invoking_agent
-        )
-        read_messages = () if read is None else read.out
-        prompts, messages = self._split_prompts(request.messages, read_messages)
-        call = ModelCall(instrumentation, self.with_agent_name(invoking_agent), prompts=prompts, model=request.model)
-        call.run = run if run is not None and not run.ended else None
-        if read is not None and read.replaced_by_plugin:
-            call.replaced_by_plugin(read_messages, prompts=prompts)
-        for step in read.steps if read is not None else ():
-            call.replay_deferred(step)
-        if read_messages:
-            call.observe_messages(read_messages)
-        call.client_called(request._replace(messages=messages, prompts=prompts))
-        return call
-
-    def _split_prompts(self, messages: Sequence[Any], read_messages: Sequence[Any]) -> tuple[list[str], Sequence[Any]]:
-        """Return the texts of a request's leading system prompts, and its other messages.
-
-        A system message that the store returned is an item of the conversation, not a prompt.
-        """
-        items = [message for message in self._system_messages(read_messages) if self._prompt_of(message) is not None]
-        leading, rest = in_front(
-            messages,
+        if read is None:  # the call belongs to the run's conversation
+            read = Read(InvokingAgent(conversation_id=run.conversation_id if run is not None else None), ())
+        # A system message that the store returned is an item of the conversation, not a prompt.
+        items = [message for message in self._system_messages(read.out) if self._prompt_of(message) is not None]
+        leading, messages = in_front(
+            request.messages,
             lambda message: (
                 self._prompt_of(message) is not None and not any(same_content(message, item) for item in items)
             ),
         )
-        return [str(self._prompt_of(message)) for message in leading], rest
+        prompts, agent = (
+            [str(self._prompt_of(message)) for message in leading],
+            self.with_agent_name(read.invoking_agent),
+        )
+        call = ModelCall(instrumentation, agent, prompts=prompts, model=request.model)
+        call.run = run if run is not None and not run.ended else None
+        if read.replaced_by_plugin:
+            call.replaced_by_plugin(read.out, prompts=prompts)
+        for step in read.steps:
+            call.replay_deferred(step)
+        if read.out:
+            call.observe_messages(read.out)
+        call.client_called(request._replace(messages=messages, prompts=prompts))
+        return call
 
     def _source_of(self, messages: Sequence[Any]) -> Read | None:
         """Return the read that messages come from: the read of the newest known message, or the run's last read."""
@@ -336,7 +310,6 @@ class Readings:
         return next((read for read in candidates if read is not None and read.is_source_of(messages)), None)
 
     def _observe_contents(self, _: Instrumentation, /, *__: Any, **___: Any) -> Observation:
-        """Observe a function that returns all messages of a store: the store that is being read has these."""
         messages, reading = (yield), self.current_reading.get()
         if reading is not None:
             reading.set_stored(messages)

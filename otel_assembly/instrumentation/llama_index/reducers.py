@@ -45,16 +45,18 @@ def _config(memory: Any) -> Mapping[str, Any]:
     return settings_of(memory) if is_own(memory, _PACKAGES) else {}
 
 
-def _memory_report(memory: Any) -> StepReport:
-    """Return the report of a memory without its messages; a token limit is the step's budget."""
-    report = StepReport(
+def _memory_report(memory: Any) -> StepReport | None:
+    """Return the report of a memory without its messages; None for the plug-in, which records its own assemblies."""
+    if is_ours(memory):
+        return None
+    is_limiting = known_of(type(memory), _LIMITING, _PACKAGES)
+    return StepReport(
         policy_name(memory, _PACKAGES, names={"Memory": "memory_blocks"}),
         kind="injection" if known_of(type(memory), _INJECTING, _PACKAGES) else "reduction",
         config=_config(memory),
+        budget=memory.token_limit if is_limiting else None,
+        reason=DecisionReason.OVER_BUDGET if is_limiting else DecisionReason.POLICY,
     )
-    if known_of(type(memory), _LIMITING, _PACKAGES):
-        return replace(report, budget=memory.token_limit, reason=DecisionReason.OVER_BUDGET)
-    return report
 
 
 def _memory_hook(*, is_sync: bool) -> Wrap:
@@ -64,7 +66,7 @@ def _memory_hook(*, is_sync: bool) -> Wrap:
     hooked method is sync.
     """
     return READINGS.store_hook(
-        lambda memory: None if is_ours(memory) else _memory_report(memory),
+        _memory_report,
         invoking_agent_of,
         stored=lambda memory: memory.get_all() if is_sync and not is_own(memory, _PACKAGES) else None,
         replaces_stored=lambda memory: known_of(type(memory), _REPLACING, _PACKAGES),
