@@ -46,17 +46,13 @@ REPLYING_AGENT: Final[ContextVar[Any]] = ContextVar("otel_assembly_agentscope_re
 def invoking_agent_of(agent: Any) -> InvokingAgent:
     """Return the identity of an agent: its session's id and its name.
 
-    Each agent of a session has its own context. An agent object that is created later for the same session continues
-    the context of the earlier one, so the identity does not depend on the object.
+    An agent object that is created later for the same session continues the context of the earlier one.
     """
     return InvokingAgent.of(agent.state.session_id, agent.name)
 
 
 def step_name(middlewares: Sequence[Any], hook: str) -> str:
-    """Return the name of a step for a change that was made inside of a middleware hook.
-
-    It is the class name of the only middleware. With several, it is not known which of them made the change.
-    """
+    """Return the name of a step for a change that one of these middlewares made in a hook, whichever it was."""
     if not middlewares:
         return FRAMEWORK
     return type(middlewares[0]).__name__ if len(middlewares) == 1 else hook
@@ -64,7 +60,6 @@ def step_name(middlewares: Sequence[Any], hook: str) -> str:
 
 @lru_cache(maxsize=200)  # the parts of the least recently used agents are read again when they are needed
 def _parts_of(session_id: str | None, agent_name: str) -> MessageParts[Part]:
-    """Return the parts of an agent's messages in a session, which are the same objects for all of its calls."""
     return MessageParts(block_parts, part_of)
 
 
@@ -74,11 +69,7 @@ def events_of(agent: Any) -> list[Part]:
 
 
 class PromptChange(NamedTuple):
-    """A change of the system prompt by one middleware.
-
-    Attributes:
-        duration_ns: The duration of the middleware's ``on_system_prompt``, in nanoseconds.
-    """
+    """A change of the system prompt by one middleware, with the duration of its ``on_system_prompt``."""
 
     middleware: str
     before: str
@@ -110,10 +101,9 @@ class AgentScopeCall(ModelCall):
     def set_request(
         self, messages: Sequence[Any], tools: Any, summary: Any = "", middlewares: Sequence[Any] = ()
     ) -> None:
-        """Set the agent's request to the model, before middlewares change it.
+        """Set the agent's request to the model, before the ``on_model_call`` middlewares change it.
 
-        The messages contain the system prompt and the summary of compressed messages. The middlewares are those that
-        implement ``on_model_call``.
+        The messages contain the system prompt and the summary of compressed messages.
         """
         self._request_messages, self._request_tools, self._request_summary = list(messages), tools, summary
         self._request_step_name = step_name([item for item in middlewares if not is_ours(item)], "on_model_call")
@@ -125,21 +115,18 @@ class AgentScopeCall(ModelCall):
         return same_tools or any(message.id in request_ids for message in messages)
 
     def read_messages(self, messages: Sequence[Any]) -> tuple[list[Part], list[str]]:
-        """Return the parts of a model's messages, and the system prompts in front of them.
-
-        The first message of an agent's request is its system prompt; later system messages belong to the context, and
-        are parts. In a call without a conversation, all leading system messages are prompts.
-        AgentScope creates a new message for the summary in each request. It is read as the part that `events_of`
-        returns for the summary. A request may lack some of the agent's messages, so their parts are not forgotten: the
-        next call must find the same objects.
-        """
+        """Return the parts of a model's messages, and the system prompts in front of them."""
+        # The first message of an agent's request is its system prompt; later system messages belong to the context. In
+        # a call without a conversation, all leading system messages are prompts.
         has_conversation = self.invoking_agent.conversation is not None
         context_ids = {message.id for message in self._request_messages[1:]} if has_conversation else ()
         leading, rest = in_front(messages, lambda message: message.role == "system" and message.id not in context_ids)
         prompts = [text for message in leading if (text := message.get_text_content())]
+        # AgentScope creates a new message for the summary in each request. It is the same part as in `events_of`.
         summary = self._request_summary
         has_summary = bool(summary and rest and is_summary(rest[0], summary))
         parts = _parts_of(self.invoking_agent.conversation, self.invoking_agent.name)
+        # The request may lack some of the agent's messages, but the next call must find the same parts for them.
         return parts.of(rest[has_summary:], summary_blocks(summary) if has_summary else (), forgets=False), prompts
 
     def client_request(self, model: Any, messages: Sequence[Any], tools: Any) -> ClientRequest:
@@ -149,10 +136,7 @@ class AgentScopeCall(ModelCall):
         )
 
     def record_prompt_changes(self, events: Sequence[Part]) -> None:
-        """Record each middleware's change of the system prompt as a step, unless this prompt was recorded before.
-
-        The changes are recorded together with the agent's current messages, `events`.
-        """
+        """Record each middleware's change of the system prompt as a step, unless this prompt was recorded before."""
         original = self.prompt_changes[0].before if self.prompt_changes else self.prompt
         self.observe_messages(events, prompts=as_prompts(original) if self.prompts is None else None)
         if list(self.prompts_out or ()) != as_prompts(self.prompt):
@@ -175,10 +159,7 @@ class AgentScopeCall(ModelCall):
         return Reduction(self.instrumentation, StepReport(policy, before, kind=None), call=self)
 
     def fail_in_middleware(self, error: BaseException, policy: str | None = None) -> None:
-        """Record that a middleware raised before the model was called, and end the call.
-
-        The step has the name `policy`, by default that of the ``on_model_call`` middlewares.
-        """
+        """Record that a middleware raised before the model was called: by default one that hooks ``on_model_call``."""
         self.middleware_reduction(policy or self._request_step_name, self.out).failed(error)  # the step
         self.end(error)  # the assembly, because no model is called
 
@@ -192,7 +173,6 @@ _PREPARED_CALLS: Final[IdentityWeakMap[AgentScopeCall]] = IdentityWeakMap()
 
 
 def prepared_call(instrumentation: Instrumentation, agent: Any) -> AgentScopeCall:
-    """Return the next model call of an agent in its current session; create it if there is none."""
     call, invoking_agent = _PREPARED_CALLS.get(agent), invoking_agent_of(agent)
     if call is None or call.invoking_agent != invoking_agent:
         model, window = _name_and_window(agent.model)
@@ -201,10 +181,7 @@ def prepared_call(instrumentation: Instrumentation, agent: Any) -> AgentScopeCal
 
 
 def end_prepared_call(agent: Any, error: BaseException | None = None, *, stays: bool = False) -> None:
-    """End an agent's prepared call without a model call. Steps that were applied to it are recorded.
-
-    `stays` is True if the changes to the agent's context stay in effect although no model was called.
-    """
+    """End an agent's prepared call without a model call; see `ModelCall.end`."""
     call = _PREPARED_CALLS.pop(agent)
     if call is not None:
         call.end(error, stays=stays)
@@ -212,10 +189,7 @@ def end_prepared_call(agent: Any, error: BaseException | None = None, *, stays: 
 
 @run_hook
 def reply(instrumentation: Instrumentation, agent: Any, /, *_: Any, **__: Any) -> ContextBoundRun:
-    """Hook ``Agent._reply_impl``: one run, which runs inside of all middlewares.
-
-    If a middleware traces, its span is current here. A prepared call without a model call ends with the run.
-    """
+    """Hook ``Agent._reply_impl``: one run, inside of all middlewares, so the span of one that traces is current."""
     end_call, session_id = partial(end_prepared_call, agent), agent.state.session_id
     return ContextBoundRun(
         instrumentation, agent.name, {REPLYING_AGENT: agent}, conversation_id=session_id, on_end=end_call
@@ -243,8 +217,7 @@ def get_system_prompt(instrumentation: Instrumentation, agent: Any, /, *args: An
 def _on_system_prompt(instrumentation: Instrumentation, middleware: Any, /, *args: Any, **kwargs: Any) -> Observation:
     """Hook a middleware's ``on_system_prompt``: collect its change, and record an exception, which ends the call.
 
-    `AgentScopeCall.record_prompt_changes` records the changes later, because AgentScope builds some prompts only to
-    count their tokens.
+    The changes are recorded later, because AgentScope builds some prompts only to count their tokens.
     """
     call, name, started_ns = _PROMPT_CALL.get(), type(middleware).__name__, time.perf_counter_ns()
     if call is None:
@@ -274,10 +247,7 @@ def prepare_model_input(instrumentation: Instrumentation, agent: Any, /, *args: 
 
 @observe_async_hook
 def call_model(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwargs: Any) -> Observation:
-    """Hook ``Agent._call_model``, which requests an answer with retries and a fallback model.
-
-    Each attempt is a model call with the messages that are given here.
-    """
+    """Hook ``Agent._call_model``: each of its attempts, with the model or a fallback model, is a model call."""
     wrap_model_methods(instrumentation, agent.model_config.fallback_model)
     call = prepared_call(instrumentation, agent)
     middlewares = agent._model_call_middlewares  # noqa: SLF001  # no public attribute lists them
@@ -343,10 +313,9 @@ def _client_request(place: int, model: Any, /, *args: Any, **kwargs: Any) -> Cli
 
 
 def _response_text(response: Any) -> str | None:
-    """Return the text of a model's response; None for a stream, and for a response that was interrupted."""
     if response is None:  # an empty summary
         return ""
-    content = getattr(response, "content", None)
+    content = getattr(response, "content", None)  # a stream has none
     if content is None or getattr(response, "finished_reason", None) == "interrupted":
         return None
     if isinstance(content, dict):

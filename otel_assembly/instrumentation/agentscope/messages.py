@@ -65,10 +65,7 @@ def _(message: Msg) -> EventFacts:
 
 
 def part_of(message: Msg | None, blocks: Sequence[Any], *, framed: bool = True) -> Part:
-    """Return a part with the current content of some blocks; without a message, of the summary of compressed messages.
-
-    The part is `framed` if the provider receives the blocks as a separate message.
-    """
+    """Return a part with the current content of blocks; without a message, of the summary of compressed messages."""
     first, kind, name, role = blocks[0] if blocks else None, None, "summary", "user"
     if message is not None:
         name = f"{message.id}/{getattr(first, 'type', '')}/{getattr(first, 'id', '')}"
@@ -84,7 +81,7 @@ def part_of(message: Msg | None, blocks: Sequence[Any], *, framed: bool = True) 
 
 
 def _sent_name(message: Msg | None, blocks: Sequence[Any]) -> str:
-    """Return the name that the provider receives with the role: a tool's, or the speaker's; empty for a hint."""
+    """Return the name that the provider receives with the role."""
     first = blocks[0] if blocks and not isinstance(blocks, str) else None
     if isinstance(first, ToolResultBlock):
         return str(first.name)
@@ -94,7 +91,6 @@ def _sent_name(message: Msg | None, blocks: Sequence[Any]) -> str:
 
 
 def is_summary(message: Msg, summary: str | Sequence[Any]) -> bool:
-    """Return True if a message is the summary that AgentScope sends before the context."""
     return _texts(message.content) == _texts(summary)
 
 
@@ -146,7 +142,6 @@ register_summaries(lambda text: UserMsg("user", text, {OUR_SUMMARY: True}), Msg)
 
 
 def result_of(block: Any) -> str:
-    """Return the text of a tool result; empty for any other block."""
     return "\n".join(_texts(block.output)) if isinstance(block, ToolResultBlock) else ""
 
 
@@ -171,18 +166,6 @@ def provider_parts(messages: Iterable[Msg]) -> list[PartPlace]:
     return places
 
 
-def _messages_of(parts: Iterable[Part]) -> list[Any]:
-    """Return the messages of parts: the original object if all its blocks are kept, otherwise a shortened copy."""
-    messages: list[Any] = []
-    for _, group in groupby(parts, lambda part: id(part.message)):
-        message_parts = list(group)
-        message: Any = message_parts[0].message
-        blocks = [block for part in message_parts for block in part.blocks]
-        is_whole = same_objects(blocks, message.content)
-        messages.append(message if is_whole else edited(message, content=blocks))
-    return messages
-
-
 @summary_like.register(Part)
 def _(event: Part, text: str, events: Sequence[Any]) -> Part:
     message = summary_like(event.message, text, events)
@@ -200,7 +183,13 @@ def split_prompts(messages: Sequence[Msg]) -> tuple[list[str], Sequence[Msg]]:
 
 def with_output(messages: Sequence[Msg], parts: Iterable[Part], prompts: Sequence[str] | None) -> list[Any]:
     """Return messages that are replaced by parts and, unless `prompts` is None, by a system message of these texts."""
-    leading = [message for message in messages[:1] if message.role == "system"]
+    output: list[Any] = [message for message in messages[:1] if message.role == "system"]
     if prompts is not None:
-        leading = [SystemMsg("system", [TextBlock(text=prompt) for prompt in prompts])] if prompts else []
-    return [*leading, *_messages_of(parts)]
+        output = [SystemMsg("system", [TextBlock(text=prompt) for prompt in prompts])] if prompts else []
+    for _, group in groupby(parts, lambda part: id(part.message)):
+        message_parts = list(group)
+        message: Any = message_parts[0].message
+        blocks = [block for part in message_parts for block in part.blocks]
+        # The original message if all its blocks are kept, otherwise a shortened copy.
+        output.append(message if same_objects(blocks, message.content) else edited(message, content=blocks))
+    return output

@@ -124,10 +124,6 @@ class AssemblyMiddleware(Plugin[_Conversation], MiddlewareBase):
         return result
 
     async def _read_input(self, request: Any) -> TurnInput:
-        """Read the input from a tuple: the conversation, the agent, and the arguments of `on_model_call`.
-
-        The policies get parts of messages. Observers get no messages, so nothing is shown to them.
-        """
         conversation, agent, input_kwargs = request
         prompts, messages = split_prompts(input_kwargs["messages"])
         events: list[Any] = list(conversation.parts.of(messages))
@@ -142,7 +138,7 @@ class AssemblyMiddleware(Plugin[_Conversation], MiddlewareBase):
             model=model.model,
             tools=input_kwargs.get("tools") or (),
             client=model,
-            shown=(),
+            shown=(),  # observers get no messages
         )
 
     def _write_output(self, request: Any, turn_input: TurnInput, prompts: list[str], messages: list[Any]) -> list[Msg]:

@@ -44,8 +44,7 @@ _SETTINGS: Final = ("trigger_ratio", "reserve_ratio", "compression_fallback_to_t
 def compress_context(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwargs: Any) -> Observation:
     """Hook ``Agent.compress_context``, which calls the middlewares and AgentScope's own compression.
 
-    The changes are steps of the agent's next model call. A middleware may compress the context itself, before or after
-    AgentScope's compression or instead of it. Its change is then a separate step.
+    A middleware may compress the context itself, before, after or instead of AgentScope. That is a separate step.
     """
     call, context_before = prepared_call(instrumentation, agent), agent.state.context
     middlewares = getattr(agent, "_compress_context_middlewares", ())
@@ -74,11 +73,7 @@ def compress_context(instrumentation: Instrumentation, agent: Any, /, *args: Any
 
 @observe_async_hook
 def compress(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwargs: Any) -> Observation:
-    """Hook ``Agent._compress_context_impl``, AgentScope's own compression.
-
-    Most calls find that the context is short enough. Then no message is read: `split_context` reads the messages when
-    AgentScope begins to compress.
-    """
+    """Hook ``Agent._compress_context_impl``; `split_context` reads the messages, if they are too long."""
     config = argument(args, kwargs, 0, "context_config") or agent.context_config
     call = prepared_call(instrumentation, agent)
     size, context = agent.model.context_size, agent.state.context
@@ -122,9 +117,9 @@ def compress(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwar
 
 @observe_async_hook
 def split_context(instrumentation: Instrumentation, agent: Any, /, *args: Any, **kwargs: Any) -> Observation:
-    """Hook ``Agent._split_context_for_compression``, which is called only if a context is too long.
+    """Hook ``Agent._split_context_for_compression``: if a context is too long, this opens the compression's step.
 
-    This opens the step of the compression. The step of a middleware that changed the context before ends here.
+    The step of a middleware that changed the context before ends here.
     """
     compression, call = reducing(), prepared_call(instrumentation, agent)
     if compression is not None and compression is not call.compressing and not compression.before:
