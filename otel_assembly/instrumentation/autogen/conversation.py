@@ -53,20 +53,18 @@ RUNNING_AGENT: Final[ContextVar[Any]] = ContextVar("otel_assembly_autogen_agent"
 def invoking_agent(conversation: Any = None, name: str | None = None) -> InvokingAgent:
     """Return the invoking agent of the current model call, in the conversation of the model context that is read.
 
-    It is the agent whose run is current. Without a run, it is the agent whose message handler AutoGen's runtime is
-    executing. Without a handler, it is the agent that is named on the current span. Without a context, the agent object
-    is the conversation, or there is none.
+    Without a context, the agent object is the conversation, or there is none.
     """
     agent, key = RUNNING_AGENT.get(), name
     if agent is not None:
         key = name = name or str(agent.name)
         conversation = agent if conversation is None else conversation
-    elif name is None:
+    elif name is None:  # the agent whose message handler AutoGen's runtime is executing
         with suppress(RuntimeError):  # raised outside of a message handler
             handler = MessageHandlerContext.agent_id()
             key, name = f"{handler}", _TEAM_ID.sub("", handler.type)
             conversation = key if conversation is None else conversation
-    if name is None:
+    if name is None:  # the agent that the current span names
         attributes: Mapping[str, Any] = getattr(trace.get_current_span(), "attributes", None) or {}
         name = key = attributes.get("gen_ai.agent.name")
     if conversation is not None and not isinstance(conversation, str):
@@ -85,7 +83,6 @@ def _innermost(client: Any) -> Any:
 
 
 def client_of(client: Any) -> ClientRules | None:
-    """Return the provider rules of a client, also of a client that another one, such as a cache, wraps."""
     return rules_of_client(_innermost(client))
 
 
@@ -102,10 +99,7 @@ def model_of(client: Any) -> str | None:
 
 
 def window_of(client: Any, model: str | None) -> ListedWindow | None:
-    """Return a model's context window in tokens from AutoGen's table for the client; None if it is not listed.
-
-    AutoGen assumes a window for models that are not listed. That value is not returned.
-    """
+    """Return a model's window from AutoGen's table for the client; None for a model whose window AutoGen assumes."""
     for owner in type(_innermost(client)).__mro__:
         table = getattr(sys.modules.get(owner.__module__), "_model_info", None)
         limits = getattr(table, "_MODEL_TOKEN_LIMITS", None)
@@ -128,10 +122,7 @@ _EMPTY_CONTEXT: Final[ContextVar[weakref.ref[Any] | None]] = ContextVar("otel_as
 
 
 def remember_call(context: Any, call: ModelCall) -> None:
-    """Remember the call of a context that was read while no call was prepared.
-
-    `client_request` finds the call when a client is given the messages that the context returned.
-    """
+    """Remember the call of a context that was read while no call was prepared, for `client_request`."""
     _CALLS.put(context, call)
     with suppress(TypeError):  # the context supports no weak references
         reference = weakref.ref(context)
@@ -166,11 +157,9 @@ def _remembered_call(messages: Sequence[Any]) -> ModelCall | None:
 def client_request(
     client: Any, messages: Sequence[Any], *, tools: Sequence[Any] = (), extra_create_args: Any = None, **_: Any
 ) -> ClientRequest:
-    """Return the request to a model's client.
-
-    The leading system messages are the prompts, except those that the model context returned.
-    """
+    """Return the request to a model's client."""
     call = CALL.get() or _remembered_call(messages)
+    # The leading system messages are the prompts, except those that the model context returned.
     context_ids = set(map(id, call.out)) if call is not None else ()
     leading, rest = in_front(
         messages, lambda message: isinstance(message, SystemMessage) and id(message) not in context_ids
@@ -182,16 +171,14 @@ def client_request(
 
 
 def text_of(answer: Any) -> str:
-    """Return the text of a model's response; empty if it has tool calls instead."""
     content = getattr(answer, "content", None)
-    return content if isinstance(content, str) else ""
+    return content if isinstance(content, str) else ""  # tool calls
 
 
 def agent_request_on_stack(context: Any) -> Mapping[str, Any] | None:
     """Return the system messages, tools and client of the AgentChat agent that reads a context; None without one.
 
-    AutoGen passes none of them to a context. They are read from the call stack, also without instrumentation, so that
-    the budget does not depend on the instrumentation.
+    AutoGen passes none of them to a context. The call stack has them also without instrumentation.
     """
     frame = sys._getframe(1)  # noqa: SLF001  # the only access to the call stack
     for _ in range(_MAX_FRAMES):

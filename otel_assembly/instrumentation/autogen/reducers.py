@@ -2,9 +2,7 @@
 
 AutoGen's own four contexts drop one contiguous range, and at most one more message at each end of it. If a context
 reads another one, such as a subclass that calls its base class, each is a step. The messages that a memory injects are
-a step of the next model call. AutoGen keeps them in the context, so they belong to the input of later calls. If a
-memory raises, the agent's run fails and no model call follows: the memory is then the last step of an assembly without
-a model call.
+a step of the next model call. AutoGen keeps them in the context, so they belong to the input of later calls.
 """
 
 from __future__ import annotations
@@ -60,24 +58,18 @@ def _skipped_count(context: Any, inputs: Sequence[Any], result: Sequence[Any]) -
 
 
 def _oldest_message(_: Any, inputs: Sequence[Any], result: Sequence[Any]) -> Sequence[Any]:
-    """Return what the token limit keeps for certain: the oldest message, because AutoGen drops from the middle.
-
-    AutoGen then also removes the oldest message if it is a tool result. Without any output, that is the reason only if
-    the input was one tool result; otherwise the limit was too small for all messages.
-    """
+    """Return what the token limit keeps for certain: the oldest message, because AutoGen drops from the middle."""
+    # AutoGen then also removes the oldest message if it is a tool result. Without any output, that is the reason only
+    # if the input was one tool result; otherwise the limit was too small for all messages.
     return inputs[:1] if result or (len(inputs) == 1 and describe(inputs[0]).closes) else ()
 
 
 def _token_limit(context: Any, inputs: Sequence[Any], result: Sequence[Any]) -> int | None:
-    """Return the limit of a token-limited context; None if it is not known.
-
-    If the limit is the remaining tokens of the model's client, the client counts only if no message was kept. Only then
-    is the limit needed, to record the overflow.
-    """
     limit: int | None = getattr(context, "_token_limit", None)
     client = getattr(context, "_model_client", None)
     if limit is not None or client is None or result or not inputs:
         return limit
+    # The limit is the remaining tokens of the client. It is needed only to record an overflow, because that counts.
     return max(0, int(client.remaining_tokens([], tools=getattr(context, "_tool_schema", []))))
 
 
@@ -107,8 +99,7 @@ _BUILTIN_CONTEXTS: Final[Mapping[str, ReducerSpec]] = {
 def context_hook(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
     """Hook ``get_messages`` of one class of model contexts. The step of a custom class has the name of the class.
 
-    If custom code reads the context, no call is prepared. The read then begins one, and `remember_call` keeps it until
-    a client is given the messages.
+    If custom code reads the context, no call is prepared: the read begins one, which the client's request continues.
     """
     builtin = _BUILTIN_CONTEXTS.get(owner.__name__) if owner.__module__.startswith("autogen_core.") else None
     spec = builtin or ReducerSpec(owner.__name__)
@@ -136,7 +127,6 @@ def context_hook(original: Callable[..., Any], owner: type, instrumentation: Ins
 def _observe_reduction(
     instrumentation: Instrumentation, context: Any, spec: ReducerSpec, call: ModelCall
 ) -> Observation:
-    """Observe one read of a context as a step of a model call; it may read other contexts, whose steps come first."""
     stored, call_messages = stored_messages(context), call.messages
     reduction = Reduction(instrumentation, StepReport(spec.policy, stored, config=spec.config(context)), call=call)
     is_unprepared = CALL.get() is None
@@ -151,15 +141,13 @@ def _observe_reduction(
         return  # the abstract method of the base class
     if call.messages is not call_messages:  # this context has read other contexts, whose output is its input
         reduction.before = [*call.out]
-    elif result and _has_own_storage(context) and locate(reduction.before, result) is None:
-        call.unknown, reduction.before = True, [*result]  # the input is not known, so the output is taken for it
+    else:
+        # A class outside of AutoGen that implements ``add_message`` may store messages elsewhere.
+        owner = next((base for base in type(context).__mro__ if "add_message" in vars(base)), type(context))
+        has_own_storage = not owner.__module__.startswith("autogen_core.")
+        if result and has_own_storage and locate(reduction.before, result) is None:
+            call.unknown, reduction.before = True, [*result]  # the input is not known, so the output is taken for it
     spec.done(reduction, context, result)
-
-
-def _has_own_storage(context: Any) -> bool:
-    """Return True if a class outside of AutoGen implements ``add_message``, and may store messages elsewhere."""
-    owner = next((base for base in type(context).__mro__ if "add_message" in vars(base)), type(context))
-    return not owner.__module__.startswith("autogen_core.")
 
 
 #: True while a memory updates a context. Messages that the memory reads from the context are not for a model.
@@ -169,15 +157,14 @@ _UPDATING_CONTEXT: Final[ContextVar[bool]] = ContextVar("otel_assembly_autogen_u
 def memory_hook(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
     """Hook ``update_context`` of one class of memories. The step of a custom class has the name of the class.
 
-    AutoGen updates the context before it prepares a model call. So what the memory adds is deferred, as a step of the
-    agent's next call. A memory that another one calls is a part of that one's step.
+    AutoGen updates the context before it prepares a model call, so the step is deferred to the agent's next call.
     """
     policy = "memory" if owner.__module__.startswith(("autogen_core.", "autogen_ext.")) else owner.__name__
 
     @observe_async_hook
     def update_context(instrumentation: Instrumentation, _: Any, /, *args: Any, **kwargs: Any) -> Observation:
         if _UPDATING_CONTEXT.get():
-            return
+            return  # called by another memory, as a part of its step
         context = argument(args, kwargs, 0, "model_context")
         agent = invoking_agent(context)
         reduction = Reduction(instrumentation, StepReport(policy, stored_messages(context), kind="injection"))

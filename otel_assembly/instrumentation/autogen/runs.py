@@ -37,7 +37,6 @@ client_hook = client(client_request, text_of)
 def _agent_call(
     instrumentation: Instrumentation, /, *_: Any, model_context: Any = None, agent_name: str | None = None, **__: Any
 ) -> ModelCall | None:
-    """Return the call that an agent's method prepares and makes; the reads of the context in it are steps of it."""
     return None if model_context is None else ModelCall(instrumentation, invoking_agent(model_context, agent_name))
 
 
@@ -55,21 +54,16 @@ speaker_selection_hook = run_hook(_selector_call)
 @reducer
 def remove_images_hook(_: Instrumentation, messages: Sequence[Any], /, *__: Any, **___: Any) -> ReducerObservation:
     """The hook of ``remove_images``, which also copies messages without images. Those copies are not changes."""
-    have_images = _have_images(messages)
+    have_images = [
+        isinstance(content := getattr(message, "content", None), list) and not _IMAGE.isdisjoint(map(type, content))
+        for message in messages
+    ]
     report = StepReport("remove_images", [*compress(messages, have_images)])
     result = yield report
     return replace(report, after=[*compress(result, have_images)])
 
 
 _IMAGE: Final = frozenset({Image})
-
-
-def _have_images(messages: Sequence[Any]) -> list[bool]:
-    """Return whether each message has an image. No Python function is called for messages whose content is a text."""
-    return [
-        isinstance(content := getattr(message, "content", None), list) and not _IMAGE.isdisjoint(map(type, content))
-        for message in messages
-    ]
 
 
 def _run(instrumentation: Instrumentation, runner: Any, agent: Any) -> ContextBoundRun:
@@ -83,10 +77,9 @@ def agent_run_hook(
     owner: type,
     instrumentation: Instrumentation,
 ) -> Callable[..., Any]:
-    """Hook a method of an agent that is one run, and the classes of the objects in the agent's attributes.
+    """Hook a method of an agent that is one run; it hooks the classes of the values of some of the agent's attributes.
 
-    `attribute_hooks` has the hooks for the classes of the values of each attribute. These classes are hooked when a run
-    starts, because they need not derive from AutoGen's.
+    These classes need not derive from AutoGen's.
     """
 
     def start_run(instrumentation: Instrumentation, agent: Any, /, *_: Any, **__: Any) -> ContextBoundRun:
