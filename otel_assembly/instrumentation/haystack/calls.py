@@ -49,7 +49,7 @@ _TOOL: Final[ContextVar[str | None]] = ContextVar("otel_assembly_haystack_tool",
 
 
 def _span_name(name: str) -> str | None:
-    """Return the name for a run's span; None, so that the run gets no span, if Haystack creates one itself."""
+    """Return the name for a run's span; None if Haystack creates a span itself."""
     return name if type(_TRACING.tracer.actual_tracer).__name__ in _OTHER_TRACERS else None
 
 
@@ -72,10 +72,7 @@ def pipeline_run(instrumentation: Instrumentation, pipeline: Any, /, *_: Any, **
 
 @observe_hook
 def pipeline_copy(_: Instrumentation, original: Any, /) -> Observation:
-    """Hook the function by which a pipeline copies its components' inputs, which are a value or values by name.
-
-    A conversation is found by its first message. The copy of that message has to find the original's conversation.
-    """
+    """Hook the function by which a pipeline copies inputs: a message's copy has to find the original's conversation."""
     copies = yield
     values = [(original[key], copies[key]) for key in original] if isinstance(original, dict) else [(original, copies)]
     for messages, copied in values:
@@ -94,7 +91,6 @@ def _calls_model(component: Any) -> bool:
 
 @run_hook
 def tool_call(instrumentation: Instrumentation, tool: Any, /, **_: Any) -> ContextBoundRun:
-    """Detach a tool from the agent's model call, so that a model that the tool uses gets a separate model call."""
     return ContextBoundRun(instrumentation, None, {_TOOL: tool.name, CALL: None})
 
 
@@ -129,14 +125,11 @@ def agent_step(instrumentation: Instrumentation, agent: Any, /, exe_context: Any
 def agent_hooks(
     instrumentation: Instrumentation, /, hooks: Any, hook_point: str, *_: Any, **__: Any
 ) -> ContextBoundRun:
-    """Wrap the classes of an agent's hooks, which are known only now, before the hooks of one hook point run.
-
-    Changes of ``before_llm`` hooks belong to the model call of this step. Those of all other hook points belong to the
-    next model call.
-    """
+    """Wrap the classes of an agent's hooks, which are known only now, before the hooks of one hook point run."""
     for hook in hooks.get(hook_point, ()):
         for method in ("run", "run_async"):
             instrumentation.wrap_once(type(hook), method, _hook_reducer)
+    # Changes of all other hook points belong to the next model call.
     return ContextBoundRun(instrumentation, None, {} if hook_point == "before_llm" else {CALL: None})
 
 
@@ -145,41 +138,33 @@ def _state_request(state: Any) -> ClientRequest:
     return ClientRequest(messages, prompts)
 
 
-def _reducer_of(hook: Any) -> Any:
-    """Return the object that names a hook's step: its compactor or function, or the hook itself if it has neither."""
-    candidates = (getattr(hook, name, None) for name in ("compactor", "function", "async_function"))
-    return next(filter(None, candidates), hook)
-
-
-def _with_compaction(report: StepReport, hook: Any) -> StepReport:
-    """Add the token budget of a compaction, the number of messages that it removed, and why they were removed."""
-    after = report.after or ()
-    notes = (message.meta.get(rows.COMPACTION) for message in after)
-    reported = next((number for note in notes if (number := limit_of(note, "removed_messages")) is not None), None)
-    summarizes = is_own(_reducer_of(hook), (_SUMMARIZATION,))
-    return replace(
-        report,
-        budget=int(hook.context_window * hook.compact_to),
-        of_prompt=True,
-        reported=reported,
-        verdicts=left_for(report.before, after, lambda _: DecisionReason.COMPACTED) if summarizes else (),
-        reason=DecisionReason.POLICY if summarizes else DecisionReason.OVER_BUDGET,
-    )
-
-
 def _observe_hook(_: Instrumentation, hook: Any, state: Any) -> ReducerObservation:
     """Record the changes of one hook of an agent. `AssemblyHook` records its own assembly and is left out."""
     if is_ours(hook) or _INVOKING_AGENT.get() is None:
         return None
-    own = is_own(hook, generators.PACKAGES)
+    # The step has the name of the hook's compactor or function, or of the hook itself if it has neither.
+    parts = (getattr(hook, name, None) for name in ("compactor", "function", "async_function"))
+    part = next(filter(None, parts), hook)
     is_reducer = hasattr(hook, "compactor") or is_own(hook, ("haystack.hooks.tool_result_offloading",))
     report = StepReport(
-        policy_name(_reducer_of(hook), generators.PACKAGES, "Hook", "Compactor"),
+        policy_name(part, generators.PACKAGES, "Hook", "Compactor"),
         kind="reduction" if is_reducer else None,
-        config={**settings_of(hook), **settings_of(_reducer_of(hook))} if own else {},
+        config={**settings_of(hook), **settings_of(part)} if is_own(hook, generators.PACKAGES) else {},
     )
     report = yield from observe_edits(report, partial(_state_request, state))
-    return _with_compaction(report, hook) if is_own(hook, ("haystack.hooks.compaction",)) else report
+    if not is_own(hook, ("haystack.hooks.compaction",)):
+        return report
+    after = report.after or ()
+    notes = (message.meta.get(rows.COMPACTION) for message in after)
+    summarizes = is_own(part, (_SUMMARIZATION,))
+    return replace(
+        report,
+        budget=int(hook.context_window * hook.compact_to),
+        of_prompt=True,
+        reported=next((count for note in notes if (count := limit_of(note, "removed_messages")) is not None), None),
+        verdicts=left_for(report.before, after, lambda _: DecisionReason.COMPACTED) if summarizes else (),
+        reason=DecisionReason.POLICY if summarizes else DecisionReason.OVER_BUDGET,
+    )
 
 
 _hook_reducer: Final = reducer(_observe_hook, invoking_agent=lambda hook, state: _INVOKING_AGENT.get())
@@ -187,11 +172,7 @@ _hook_reducer: Final = reducer(_observe_hook, invoking_agent=lambda hook, state:
 
 @observe_hook
 def outer_span_hook(_: Instrumentation, /, *__: Any, **___: Any) -> Observation:
-    """Wrap a function that records something about a reducer on the current span.
-
-    While a reducer runs, its step is the current span. The wrapper makes the span current in which the reducer was
-    called, so that the framework's own data is not written to the step.
-    """
+    """Wrap a function that records something about a reducer on the current span, which is not the reducer's step."""
     reduction = reducing()
     with reduction.in_outer_context() if reduction is not None else nullcontext():
         yield

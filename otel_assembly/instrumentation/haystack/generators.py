@@ -52,18 +52,14 @@ def returns_replies(component: Any) -> bool:
 
 
 def attribute_values(component: Any) -> Iterator[Any]:
-    """Yield the values of a component's attributes, and the first items of those that are lists or mappings.
-
-    Haystack's own attributes are left out; one of them is the pipeline that contains the component.
-    """
+    """Yield the values of a component's attributes, and the first items of those that are lists or mappings."""
     for name, value in [*vars(component).items()] if hasattr(component, "__dict__") else ():
-        if not name.startswith("__haystack"):
+        if not name.startswith("__haystack"):  # Haystack's own; one of them is the pipeline that contains the component
             items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
             yield from (value, *islice(items, _MAX_ITEMS))
 
 
 def component_name(component: Any) -> str | None:
-    """Return the name of a component in its pipeline; None if it is in no pipeline."""
     pipeline = getattr(component, "__haystack_added_to_pipeline__", None)
     return pipeline.get_component_name(component) or None if pipeline is not None else None
 
@@ -71,7 +67,6 @@ def component_name(component: Any) -> str | None:
 def is_no_generator(component_type: type) -> bool:
     """Return whether a class is certainly no generator, so that its `run` need not be hooked.
 
-    That is the case for agents, and if `run` takes neither messages nor a prompt or declares outputs without replies.
     A class that declares no outputs can still be a generator.
     """
     run = inspect.unwrap(getattr(component_type, "run", None))  # type: ignore[arg-type]  # unwrap(None) is None
@@ -93,32 +88,24 @@ def model_of(generator: Any, options: Any = None) -> str | None:
 
 
 def _request(generator: Any, /, *args: Any, **kwargs: Any) -> ClientRequest | None:
-    """Return the client request of a generator: its messages, tools and model.
-
-    None if it has no messages, or if the component is no generator: it returns no replies, and no agent calls it.
-    """
+    """Return the request of a generator; None without messages, or for a component that is no generator."""
     all_messages = rows.input_messages(args[0] if args else kwargs.get("messages", kwargs.get("prompt")))
     prepared = CALL.get()
     if not all_messages or (prepared is None and not returns_replies(generator)):
         return None
     prompts, messages = rows.split_prompts(all_messages)
-    name = component_name(generator)
+    name, options = component_name(generator), kwargs.get("generation_kwargs")
+    settings = {**(getattr(generator, "generation_kwargs", None) or {}), **(options or {})}
     return ClientRequest(
         messages,
         [*as_prompts(kwargs.get("system_prompt")), *prompts],
         tools=schemas_of(kwargs.get("tools") or getattr(generator, "tools", None)),
-        model=model_of(generator, kwargs.get("generation_kwargs")),
-        unknown=_is_history_stored(generator, kwargs.get("generation_kwargs")),
+        model=model_of(generator, options),
+        unknown=bool(settings.get("previous_response_id") or settings.get("conversation")),  # OpenAI stores the history
         invoking_agent=InvokingAgent(CONVERSATIONS.of(messages), name or type(generator).__name__, name)
         if prepared is None
         else InvokingAgent(),
     )
-
-
-def _is_history_stored(generator: Any, options: Any) -> bool:
-    """Return whether OpenAI stores the earlier messages; the options of a call override the generator's own."""
-    settings = {**(getattr(generator, "generation_kwargs", None) or {}), **(options or {})}
-    return bool(settings.get("previous_response_id") or settings.get("conversation"))
 
 
 def _response_text(response: Any) -> str:
@@ -128,29 +115,18 @@ def _response_text(response: Any) -> str:
 
 
 def generator_hook(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
-    """Hook a `run` method: each call is a model call, unless the generator forwards it to another generator.
-
-    Only the request of the generator that a call is forwarded to is then recorded.
-    """
+    """Hook a `run` method: each call is a model call, unless the generator forwards it to another generator."""
     is_framework_class, is_fallback = is_in(owner, PACKAGES), owner.__name__ == "FallbackChatGenerator"
 
     def forwards(generator: Any) -> bool:
-        """Return whether a generator forwards its input to another one.
-
-        Of Haystack's classes only the fallback forwards, so their attributes need no search. A program's component
-        does if it contains a generator.
-        """
+        # Of Haystack's classes only the fallback forwards. A program's component does if it contains a generator.
         return is_fallback if is_framework_class else any(map(returns_replies, attribute_values(generator)))
 
     def request_of(generator: Any, /, *args: Any, **kwargs: Any) -> ClientRequest | None:
         return None if forwards(generator) else _request(generator, *args, **kwargs)
 
     def begin_forwarded_call(_: Instrumentation, generator: Any, /, *args: Any, **kwargs: Any) -> ModelCall | None:
-        """Begin the model call with the input of a generator that forwards it.
-
-        The inner generator's request ends this call, so what the forwarding component changed becomes a step. The
-        result is None inside a prepared call, such as an agent's, or a reducer.
-        """
+        """Begin the call of a generator that forwards it, whose changes become a step; None inside another call."""
         if CALL.get() is not None or reducing() is not None or not forwards(generator):
             return None
         request = _request(generator, *args, **kwargs)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from haystack.tools.tool import Tool
 
-    from otel_assembly.messages import Draft
     from otel_assembly.messages.rows import Row
 
 #: The key in a message's `meta` by which Haystack's compaction marks the messages that it creates.
@@ -50,17 +49,12 @@ def input_messages(messages: Any) -> list[Any] | None:
 
 
 def schema_of(tool: Tool) -> dict[str, Any]:
-    """Return the schema of a tool as generators send it."""
     return function_schema(tool.name, tool.description, tool.parameters)
 
 
 _NOTHING: Final[Mapping[str, Any]] = {}
 #: Returns the name of a part's type.
 _TYPE_NAME: Final = attrgetter("__class__.__name__")
-
-
-def _encrypted(part: Any) -> Any:
-    return part.extra.get("encrypted_content") or part.extra.get("signature")
 
 
 def _compared_values(messages: Sequence[ChatMessage]) -> list[Any]:
@@ -81,24 +75,28 @@ def _compared_values(messages: Sequence[ChatMessage]) -> list[Any]:
     ]
 
 
-def _facts(message: ChatMessage) -> dict[str, Any]:
-    return dict(zip(("name", "billed_tokens", "output_tokens"), _compared_values([message])[0][2:], strict=True))
-
-
-def _kind(message: ChatMessage, draft: Draft) -> EventKind:
-    return EventKind.SUMMARY if is_summary(message) else ROLES.get(message.role.value, EventKind.OTHER)
-
-
 _ITEMS: Final[Mapping[str, Row]] = {"TextContent": says("text"), "ImageContent": shows, "FileContent": shows}
 _ROWS: Final[Mapping[str, Row]] = {
     **_ITEMS,
     # Generators serialize the arguments of a call like this.
     "ToolCall": asks("id", "tool_name", lambda call: json.dumps(call.arguments, ensure_ascii=False, default=str)),
     "ToolCallResult": answers("origin.id", held=holds("result", _ITEMS, _TYPE_NAME)),
-    "ReasoningContent": thinks("reasoning_text", sealed=_encrypted),
+    "ReasoningContent": thinks(
+        "reasoning_text", sealed=lambda part: part.extra.get("encrypted_content") or part.extra.get("signature")
+    ),
 }
 
-register_parts(ChatMessage, "_content", _TYPE_NAME, _ROWS, _kind, _facts, read_all=_compared_values)
+register_parts(
+    ChatMessage,
+    "_content",
+    _TYPE_NAME,
+    _ROWS,
+    lambda message, _: EventKind.SUMMARY if is_summary(message) else ROLES.get(message.role.value, EventKind.OTHER),
+    lambda message: dict(
+        zip(("name", "billed_tokens", "output_tokens"), _compared_values([message])[0][2:], strict=True)
+    ),
+    read_all=_compared_values,
+)
 # With the mark, Haystack's compaction does not treat the summary as a user's request. `meta` is not sent to the model.
 register_summaries(
     lambda text: ChatMessage.from_user(text, meta={OUR_SUMMARY: True, COMPACTION: {"strategy": "otel_assembly"}}),
