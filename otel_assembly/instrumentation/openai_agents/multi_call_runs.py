@@ -53,9 +53,9 @@ class MultiCallRun(LazyRun):
             yield
 
     def begin_call(self, agent_name: str | None) -> ModelCall:
-        """Start to prepare a call of this agent; the previous call ends.
+        """Start to prepare a call of this agent, whose first steps are the reductions of the run so far.
 
-        The call's first steps are the reductions of the run so far. Set the call's input afterwards.
+        The previous call ends. Set the call's input afterwards.
         """
         self.end_call()
         self.call = call = self._start.fork()

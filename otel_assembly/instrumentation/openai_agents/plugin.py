@@ -5,9 +5,11 @@ It is a ``call_model_input_filter``, and a `RunHooks` with ``on_llm_end`` and ``
 
 from __future__ import annotations
 
+from collections import Counter
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
+from agents.exceptions import AgentsException
 from agents.lifecycle import RunHooks
 from agents.run import ModelInputData
 from agents.run_context import RunContextWrapper
@@ -15,11 +17,11 @@ from agents.run_internal.turn_preparation import get_handoffs
 from agents.tracing import get_current_trace
 from openai import BaseModel
 
+from otel_assembly.errors import HaltedError
 from otel_assembly.instrumentation.clients import model_in
 from otel_assembly.instrumentation.conversation import IdentityWeakMap
-from otel_assembly.instrumentation.openai_agents.conversations import ItemConversation, continued
 from otel_assembly.instrumentation.openai_agents.messages import SCHEMAS
-from otel_assembly.instrumentation.plugin import Plugin, PluginSettings, TurnInput, record_output
+from otel_assembly.instrumentation.plugin import Plugin, PluginConversation, PluginSettings, TurnInput, record_output
 from otel_assembly.instrumentation.prompts import as_prompts
 from otel_assembly.messages.event_facts import describe
 
@@ -28,6 +30,58 @@ if TYPE_CHECKING:
 
     from otel_assembly.assembler import Assembler
     from otel_assembly.policies.base import AssemblyPolicy
+
+
+class _HaltedToolError(HaltedError, AgentsException):
+    """A halt that is raised during a turn: an `AgentsException`, because the SDK replaces other errors of tools."""
+
+
+class ItemConversation(PluginConversation):
+    """One conversation. The SDK creates new objects for its items on each turn, so items are compared by content."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        #: The items of the last model call, before any policy ran.
+        self.items: Sequence[Any] = ()
+        #: The items of the model's response to that call; empty until the model has responded.
+        self.answers: Sequence[Any] = ()
+        #: How often each content was passed to the observers.
+        self._shown_counts: Counter[int] = Counter()
+
+    async def show(self, events: Sequence[Any]) -> None:
+        """Pass to the observers the events that are new to them; if several events are equal, each is passed once."""
+        counts: Counter[int] = Counter()
+        for event in events if self._plugin._observers else ():  # noqa: SLF001  # a plug-in and its conversation
+            facts = describe(event)
+            content = hash((facts.kind, facts.id, facts.texts, *facts.opens, *facts.closes))
+            counts[content] += 1
+            if counts[content] > self._shown_counts[content]:
+                self._shown_counts[content] = counts[content]
+                await self.stream.show(event)
+
+    def raise_if_halted(self) -> None:
+        halt = self.context.guard.halt
+        if halt is not None:
+            raise _HaltedToolError(halt.reason, halt.source)
+
+
+def _continued(conversations: Sequence[ItemConversation], items: Sequence[Any]) -> ItemConversation | None:
+    """Return the conversation whose last model call the items continue; None if there is none.
+
+    The longest is chosen. Runs with equal inputs are distinguished by the model's response that follows the input.
+
+    Raises:
+        HaltedError: One of the conversations is halted.
+    """
+    found: dict[ItemConversation, tuple[int, bool]] = {}
+    for conversation in conversations:
+        conversation.raise_if_halted()
+        length, answers = len(conversation.items), list(conversation.answers)
+        if length < len(items) and list(items[:length]) == list(conversation.items):
+            is_answered = bool(answers) and list(items[length : length + len(answers)]) == answers
+            found[conversation] = length, is_answered
+    return max(found, key=found.__getitem__, default=None)
+
 
 #: The plug-in that last ran in this context, and its conversation, for the hooks of a run without an id.
 _CURRENT: Final[ContextVar[tuple[Any, ItemConversation] | None]] = ContextVar("otel_assembly_agents", default=None)
@@ -82,7 +136,7 @@ class AssemblyInputFilter(Plugin[ItemConversation], RunHooks[Any]):
         items, conversation = data.model_data.input, self._conversation_with_id(data.context)
         if conversation is None:
             conversations = self._conversations_by_trace.get_or_create(get_current_trace(), lambda _: [])
-            conversation = continued(conversations, items)
+            conversation = _continued(conversations, items)
             if conversation is None:
                 conversations.append(conversation := self._begin(None))
             _CURRENT.set((self, conversation))

@@ -100,8 +100,7 @@ _HISTORIES: Final = StoredHistories("session_limit")
 def prepare_input(instrumentation: Instrumentation, *args: Any, **kwargs: Any) -> Observation:
     """Hook of ``prepare_input_with_session``: record how a run's input differs from the session's items and new input.
 
-    The program's ``session_input_callback`` may have changed the items, or the SDK has removed orphaned ones. The
-    session's class is known only now, so its ``get_items`` and ``add_items`` are wrapped here.
+    The program's ``session_input_callback`` may have changed the items, or the SDK has removed orphaned ones.
     """
     invoking_agent, session, loaded = _run_agent(), argument(args, kwargs, 1, "session"), list[Any]()
     if invoking_agent is None or session is None:
@@ -136,10 +135,7 @@ def _orphan_reason(item: Any) -> DecisionReason | None:
 
 @observe_hook
 def _get_items(_: Instrumentation, session: Any, limit: int | None = None, **__: Any) -> Observation:
-    """Hook of a session's ``get_items``: collect the items, and record those that a limit or a compaction left out.
-
-    Another session that this one wraps only stores its items, so `_LOADED` is None while it is read.
-    """
+    """Hook of a session's ``get_items``: collect the items, and record those that a limit or a compaction left out."""
     loaded = _LOADED.get()
     if loaded is None:  # a wrapped session, or the items are not for a run's input
         return
@@ -154,7 +150,6 @@ def _get_items(_: Instrumentation, session: Any, limit: int | None = None, **__:
 
 @observe_hook
 def _add_items(_: Instrumentation, session: Any, items: Sequence[Any], *__: Any, **___: Any) -> Observation:
-    """Hook of a session's ``add_items``: remember the items."""
     if _ADDING.get():  # called by another session that wraps this one, and may have encrypted the items
         return
     with context_value(_ADDING, True):

@@ -44,10 +44,8 @@ def session_id_of(session: Any) -> str | None:
 def run(
     instrumentation: Instrumentation, *args: Any, session: Any = None, conversation_id: str | None = None, **kwargs: Any
 ) -> MultiCallRun:
-    """Hook of ``AgentRunner.run`` and ``start_streaming``: begin a run of an agent.
-
-    A resumed run gets its agent and conversation id from the `RunState`, which is the input.
-    """
+    """Hook of ``AgentRunner.run`` and ``start_streaming``: begin a run of an agent."""
+    # A resumed run gets its agent and conversation id from the `RunState`, which is the input.
     state = kwargs.get("run_state") or argument(args, kwargs, 2, "input")
     agent = getattr(state, "_current_agent", None) or argument(args, kwargs, 1, "starting_agent")
     conversation_id = conversation_id or getattr(state, "_conversation_id", None) or session_id_of(session)
@@ -79,14 +77,10 @@ def prepare_call(instrumentation: Instrumentation, *_: Any, agent: Any, **kwargs
 
 @run_hook
 def resume_call(_: Instrumentation, *__: Any, **kwargs: Any) -> ModelCall | None:
-    """Hook of ``get_response_with_retry`` and its streaming variant: make the prepared call current for all retries.
-
-    The client then records its request in it. If the provider stores the conversation, the SDK sends only new items;
-    the call's input is then marked as unknown.
-    """
+    """Hook of ``get_response_with_retry`` and its streaming variant: make the prepared call current for all retries."""
     agent_run = current_run()
     call = agent_run.call if agent_run is not None else None
-    if call is not None:
+    if call is not None:  # if the provider stores the conversation, the SDK sends only new items
         call.unknown = bool(kwargs.get("previous_response_id") or kwargs.get("conversation_id"))
     return call
 
