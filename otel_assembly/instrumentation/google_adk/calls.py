@@ -86,21 +86,16 @@ def _model_request(model: Any, /, llm_request: Any, *_: Any, **__: Any) -> Clien
 
 
 def _call_of(instrumentation: Instrumentation, _: Any, /, llm_request: Any, *__: Any, **___: Any) -> TrackedRun | None:
-    """Return the model call that a request was prepared for; the client's hook then records the request in it.
+    """Return the model call that a request was prepared for; None inside a client whose call is already recorded.
 
-    A request that a program built itself is a separate model call, even inside another one: `CALL` is cleared for
-    it. None inside a client whose call is already recorded.
+    A request that a program built itself is a separate model call, even inside another one: `CALL` is cleared for it.
     """
     return None if in_client_call() else CALLS.of(llm_request) or ContextBoundRun(instrumentation, None, {CALL: None})
 
 
 def _response_text(response: Any) -> str | None:
-    """Return the text of a complete response, which is a summary if a reducer called the model.
-
-    None for a streamed part, whose text the complete response repeats.
-    """
     if response.partial or response.content is None:
-        return None
+        return None  # the complete response repeats the text of a part
     return "".join(part.text or "" for part in response.content.parts or ())
 
 
@@ -115,14 +110,10 @@ completions: Final = client(_model_request, chunk_text=_response_text, prepared=
 def _observe_injection(
     policy: str, _: Instrumentation, source: Any, llm_request: Any, *__: Any, **___: Any
 ) -> ReducerObservation:
-    """Record the contents that a function adds to the request of a model call.
-
-    The step has the name `policy` or, if that is empty, the name of the tool that is the function's first argument.
-    """
+    """Record the contents that a function, or without a `policy` the tool `source`, adds to a request."""
     if CALL.get() is None:
         return None
-    name = policy or policy_name(source, _PACKAGES, "Tool")
-    report = StepReport(name, llm_request.contents, kind="injection")
+    report = StepReport(policy or policy_name(source, _PACKAGES, "Tool"), llm_request.contents, kind="injection")
     yield report
     return replace(report, after=list(llm_request.contents))
 
@@ -150,7 +141,6 @@ def plugin_callback(_: Instrumentation, plugin: Any, *, llm_request: Any, **__: 
 def _observe_agent_callbacks(
     _: Instrumentation, __: Any, /, invocation_context: Any, llm_request: Any, *___: Any, **____: Any
 ) -> ReducerObservation:
-    """Record the edits of an agent's callbacks as a step, named after the callback if it is the only one."""
     callbacks = getattr(invocation_context.agent, "canonical_before_model_callbacks", ())
     names = [policy_name(callback, (), lambda_name="before_model_callback") for callback in callbacks]
     if not names:

@@ -36,13 +36,10 @@ _observe_reduction: Final = partial(ModelCall.observe_messages, kind="reduction"
 
 
 def contents_of(events: Iterable[Any]) -> list[Any]:
-    """Return the contents of a session's events, without empty ones; for a compaction event, the summary.
-
-    Only compaction events are read one by one, because the contents are read several times for each model call.
-    """
+    """Return the contents of a session's events, without empty ones; for a compaction event, the summary."""
     events = list(events)
     contents, actions = list(map(attrgetter("content"), events)), list(map(attrgetter("actions"), events))
-    # Of the events that have actions, those with a compaction.
+    # Only events with a compaction are read one by one, because this function runs several times for each model call.
     compactions = list(map(attrgetter("compaction"), filter(None, actions)))
     positions = compress(range(len(events)), actions)
     for position, compaction in compress(zip(positions, compactions, strict=True), compactions):
@@ -51,11 +48,8 @@ def contents_of(events: Iterable[Any]) -> list[Any]:
 
 
 def invoking_agent_of(session: Any, agent: str | None = None) -> InvokingAgent:
-    """Return the invoking agent for a session and an agent's name.
-
-    Session ids are unique only within an app and a user, so its conversation consists of all three. Without a name, it
-    represents the whole session: summaries are deferred for it, until any agent of the session calls a model.
-    """
+    """Return the invoking agent for a session and an agent's name; without a name, for any agent of the session."""
+    # Session ids are unique only within an app and a user.
     return InvokingAgent(f"{session.app_name}\0{session.user_id}\0{session.id}", agent or "", agent, session.id)
 
 
@@ -74,14 +68,11 @@ class AgentCall(ModelCall):
         self.rewritten_contents: dict[int, tuple[Any, Any]] = {}
 
     def observe_events(self, events: Sequence[Any]) -> list[Any]:
-        """Record what changed since the last step, and return the contents of the events that ADK processes next.
-
-        Events that the agent may not see, such as those of other branches, are dropped in a step `visible_events`. A
-        step `other_agents` then replaces the messages of other agents by their rewritten form.
-        """
+        """Record what changed since the last step, and return the contents of the events that ADK processes next."""
         contents = contents_of(events)
         if not same_objects(self.out, contents):
-            # The contents so far that are still there, perhaps in rewritten form.
+            # First without the events that the agent may not see, such as those of other branches; then with the
+            # messages of other agents in rewritten form.
             kept = {id(self.rewritten_contents.get(id(content), (content, content))[1]) for content in contents}
             _observe_reduction(self, [content for content in self.out if id(content) in kept], policy="visible_events")
             self.observe_messages(contents, policy="other_agents" if self.rewritten_contents else FRAMEWORK)
@@ -106,14 +97,11 @@ def _current_call() -> AgentCall | None:
 
 @observe_hook
 def get_contents(_: Instrumentation, current_branch: Any, events: Sequence[Any], *__: Any, **___: Any) -> Observation:
-    """Set all contents of the session as the input of the model call, and record the contents that ADK returns.
-
-    ADK passes all events of the session, or only those of the current turn, such as for an agent with
-    ``include_contents="none"``.
-    """
+    """Set all contents of the session as the input of the model call, and record the contents that ADK returns."""
     call = _current_call()
     if call is not None:
         call.set_input(contents_of(call.session.events))
+        # Only the events of the current turn, for example for an agent with ``include_contents="none"``.
         _observe_reduction(call, contents_of(events), policy="current_turn")
         contents = yield
         # Summarizer calls that produced no summary for `_process_compaction_events`, such as failed ones.
@@ -143,14 +131,10 @@ def process_compaction_events(_: Instrumentation, events: Sequence[Any], *__: An
 
 
 def _observe_events(policy: str, _: Instrumentation, events: Sequence[Any], *__: Any, **___: Any) -> ReducerObservation:
-    """Record how a function changes the events of a model call.
-
-    These functions run for each request. The kind is None, so that runs without changes do not count as declined
-    reductions.
-    """
     call = _current_call()
     if call is None:
         return None
+    # The kind is None, because runs of these functions without changes are no declined reductions.
     report = StepReport(policy, call.observe_events(events), kind=None)
     return replace(report, after=contents_of((yield report)))
 
@@ -164,8 +148,7 @@ outside_model_call: Final = run_hook(
 
 
 def _observe_summary(_: Instrumentation, *, events_to_compact: Sequence[Any], **__: Any) -> ReducerObservation:
-    """Record a summary. It has no policy name yet, because `_process_compaction_events` has not used it."""
-    report = StepReport("", contents_of(events_to_compact))
+    report = StepReport("", contents_of(events_to_compact))  # named later, when `_process_compaction_events` uses it
     summary = yield report
     return replace(report, after=contents_of([summary] if summary is not None else events_to_compact))
 

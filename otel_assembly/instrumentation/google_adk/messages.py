@@ -49,10 +49,6 @@ def _sent_result(part: Part) -> str:
     return "" if response is None else spelled(response)
 
 
-def _result_text(part: Part) -> str:
-    return response_text(part.function_response.response) if part.function_response else ""
-
-
 def _with_result_text(part: Part, text: str) -> Part:
     """Return a copy of a part whose tool result is this text, under the result's only key if it has one key."""
     result: Any = part.function_response
@@ -113,7 +109,7 @@ register_summaries(lambda text: SummaryContent(role="user", parts=[Part(text=tex
 register_results(
     Content,
     lambda content: content.parts or (),
-    _result_text,
+    lambda part: response_text(part.function_response.response) if part.function_response else "",
     _with_result_text,
     lambda content, parts: edited(content, parts=parts),
 )

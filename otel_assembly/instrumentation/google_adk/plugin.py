@@ -34,10 +34,7 @@ class _Conversation(PluginConversation):
         self._responses: list[Content] = []
 
     async def show(self, events: Sequence[Any]) -> None:
-        """Show the observers the events of the session, and the contents of responses, that are new to them.
-
-        The event of a response that they received as a content is not shown.
-        """
+        """Show the observers the events of the session, and the contents of responses, that are new to them."""
         for event in events:
             if isinstance(event, Content):
                 self._responses.append(event)
