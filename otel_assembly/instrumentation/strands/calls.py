@@ -49,10 +49,7 @@ MODEL_STAGE: Final = "invokeModel"
 
 
 def invoking_agent_of(agent: Any) -> InvokingAgent:
-    """Return the invoking agent for an agent object.
-
-    Its conversation is the agent's session, which another object may continue; without a session, it is the object.
-    """
+    # The conversation is the agent's session, which another object may continue; without a session, it is the object.
     session = getattr(getattr(agent, "_session_manager", None), "session_id", None)
     session_id = session if isinstance(session, str) else None
     return InvokingAgent(session_id or agent, str(getattr(agent, "agent_id", "")), name_of(agent), session_id)
@@ -83,10 +80,7 @@ middleware_invoke: Final = run_hook(
 
 
 def _set_agent_input(call: ModelCall, agent: Any) -> None:
-    """Set an agent's messages and prompts as the input of a model call, unless it has one already.
-
-    That is before the middleware of the call runs or, without middleware, when the model receives the request.
-    """
+    """Set an agent's messages and prompts as the input of a model call, unless it has one already."""
     if call.messages is None and agent is not None:
         prompts = prompts_of(agent.system_prompt, getattr(agent, "_system_prompt_content", None))
         call.set_input(agent_messages(agent), prompts=prompts)
@@ -114,15 +108,10 @@ def _compose(instrumentation: Instrumentation, compose: Any, registry: Any, stag
 
 
 def _wrap_handler(handler: Callable[..., Any], call: ModelCall) -> Callable[..., Any]:
-    """Wrap a middleware, so that its changes are recorded as a step of the model call.
-
-    `CALL` is cleared inside the middleware, because a model that it calls itself has a separate model call. It is set
-    again while the middleware calls the next one.
-    """
+    """Wrap a middleware, so that its changes are recorded as a step of the model call."""
     if is_ours(getattr(handler, "__self__", None)):
         return handler
     policy, next_variables = function_name(handler), {CALL: call, CURRENT_AGENT: CURRENT_AGENT.get()}
-    cleared = dict.fromkeys(next_variables)
 
     def begin_reduction(messages: Sequence[Any]) -> MiddlewareReduction:
         return MiddlewareReduction(call.instrumentation, StepReport(policy, messages, kind=None), call=call)
@@ -132,7 +121,7 @@ def _wrap_handler(handler: Callable[..., Any], call: ModelCall) -> Callable[...,
         call.instrumentation,
         begin_reduction,
         _stage_request,
-        middleware_context=cleared,
+        middleware_context=dict.fromkeys(next_variables),  # a model that the middleware calls has a separate call
         next_layer_context=next_variables,
     )
     return wrap_middleware(handler, call.instrumentation, middleware_call)
@@ -161,18 +150,13 @@ def function_name(function: Any) -> str:
 
 
 def is_framework_function(function: Any) -> bool:
-    """Return whether a function or a method is defined in Strands."""
     return str(getattr(function, "__module__", "")).partition(".")[0] in PACKAGES
 
 
 def _stage_request(context: Any) -> ClientRequest:
-    """Return the messages and system prompts of an `InvokeModelContext`, which middleware receives.
-
-    A message that middleware did not change is the same object as in the model call's input.
-    """
-    return ClientRequest(
-        model_messages(context.messages, known_copies(context.agent)), prompts_of(context.system_prompt)
-    )
+    """Return the messages and system prompts of an `InvokeModelContext`, which middleware receives."""
+    messages = model_messages(context.messages, known_copies(context.agent))  # unchanged ones are the same objects
+    return ClientRequest(messages, prompts_of(context.system_prompt))
 
 
 def _stream_request(
@@ -186,10 +170,7 @@ def _stream_request(
 def _output_request(
     model: Any, output_model: Any, prompt: Any, system_prompt: Any = None, *_: Any, **__: Any
 ) -> ClientRequest:
-    """Return the client request of `Model.structured_output`; its tool is the schema of the output.
-
-    The input of this model call is the request itself, not the agent's messages: the agent does not keep the prompt.
-    """
+    """Return the client request of `Model.structured_output`; its tool is the schema of the output."""
     agent, request = CURRENT_AGENT.get(), _stream_request(model, prompt, None, system_prompt)
     return request._replace(
         tools=[output_schema(output_model)],
@@ -198,7 +179,6 @@ def _output_request(
 
 
 def model_of(model: Any) -> str | None:
-    """Return the `model_id` in a model's configuration; None if there is none."""
     config = _config(model)
     name: Any = config.get("model_id") if isinstance(config, dict) else getattr(config, "model_id", None)
     return name if isinstance(name, str) else None

@@ -24,10 +24,7 @@ _COPIES: Final[IdentityWeakMap[dict[int, Any]]] = IdentityWeakMap()
 
 
 def agent_messages(agent: Any) -> list[Any]:
-    """Return copies of an agent's messages as a model receives them; Strands changes the originals in place.
-
-    A message that has not changed since the last read gets the same copy again.
-    """
+    """Return copies of an agent's messages as a model receives them; Strands changes the originals in place."""
     copies = model_messages(agent.messages, known_copies(agent))
     _COPIES.put(agent, dict(zip(map(id, agent.messages), copies, strict=True)))
     return copies
@@ -55,24 +52,20 @@ def model_messages(messages: Iterable[Any], known: Mapping[int, Any] = {}) -> li
 
 
 def prompts_of(system: Any, content: Sequence[Any] | None = None) -> list[str]:
-    """Return the system prompts: the texts of the content blocks if there are any, else the text of the prompt.
-
-    The content blocks are the system prompt itself, or separate from its text.
-    """
-    blocks = system if isinstance(system, list) else content
+    """Return the system prompts: the texts of the content blocks if there are any, else the text of the prompt."""
+    blocks = (
+        system if isinstance(system, list) else content
+    )  # Strands passes the blocks in place of the text or with it
     texts = [block.get("text") for block in blocks] if isinstance(blocks, list) else [system]
     return [prompt for text in texts for prompt in as_prompts(text)]
 
 
 def with_prompts(system_prompt: Any, prompts: list[str], new_prompts: list[str]) -> Any:
-    """Return the system prompt to send, whose texts were `prompts` before the policies and are `new_prompts` now.
-
-    If policies only added prompts, these follow the content blocks of the original, which can include cache points.
-    """
+    """Return the system prompt to send, whose texts were `prompts` before the policies and are `new_prompts` now."""
     if new_prompts == prompts:
         return system_prompt
     blocks = system_prompt if isinstance(system_prompt, list) else [{"text": text} for text in prompts]
-    if new_prompts[: len(prompts)] == prompts:
+    if new_prompts[: len(prompts)] == prompts:  # the original blocks, which can include cache points, are kept
         return [*blocks, *({"text": text} for text in new_prompts[len(prompts) :])]
     return [{"text": text} for text in new_prompts]
 

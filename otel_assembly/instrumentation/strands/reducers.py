@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
@@ -43,10 +44,7 @@ _SETTINGS: Final = {
 
 
 def _observe_edits(agent: Any, report: StepReport) -> ReducerObservation:
-    """Observe a function that changes an agent's messages in place; the report lacks only the messages.
-
-    Another such function that it calls is recorded as a part of it.
-    """
+    """Observe a function that changes an agent's messages in place; the report lacks only the messages."""
     if reducing() is not None or not isinstance(getattr(agent, "messages", None), list):
         return None
     return (yield from observe_edits(report, lambda: ClientRequest(agent_messages(agent))))
@@ -80,9 +78,9 @@ def _strategy_report(strategy: Any) -> StepReport:
 
 
 def _observe_strategy(_: Instrumentation, strategy: Any, context: Any) -> ReducerObservation:
-    """Record which messages a strategy dropped: those of which no content block is left.
+    """Record which messages a strategy dropped: those of which no content block is left; a notice may replace them.
 
-    They count as dropped even if a notice replaces them. Only the strategy `summarize` compacts messages.
+    Only the strategy `summarize` compacts messages.
     """
     report = yield from _observe_edits(context.agent, _strategy_report(strategy))
     if report is None or report.policy == "summarize" or not is_own(strategy, PACKAGES):
@@ -129,13 +127,10 @@ def _invoke_callbacks(instrumentation: Instrumentation, invoke: Any, registry: A
 
 
 def _wrap_callback(callback: Any, instrumentation: Instrumentation) -> Any:
-    """Return a program's own callback wrapped, because it can edit the agent's messages.
-
-    Returned unchanged: Strands' own callbacks and this library's plug-ins, which are recorded elsewhere.
-    """
+    """Return a program's own callback wrapped, because it can edit the agent's messages."""
     with instrumentation.suppress_errors():
         if is_framework_function(callback) or is_ours(getattr(callback, "__self__", None)):
-            return callback
+            return callback  # recorded elsewhere
         report = StepReport(function_name(callback), kind=None)  # it may remove or add messages
         wrap = reducer(
             lambda _, event: _observe_edits(event.agent, report),
@@ -151,13 +146,12 @@ invoke_callbacks: Final = replace_hook(_invoke_callbacks)
 def context_tools(module: Any, instrumentation: Instrumentation) -> None:
     """Wrap the tools with which a model can reduce its own context, in the module that defines them."""
 
-    def wrap_tool(name: str) -> None:
-        wrap = reducer(
+    def wrap(name: str, function: Any) -> Any:
+        hook = reducer(
             lambda *_, tool_context, **__: _observe_edits(tool_context.agent, StepReport(name)),
             invoking_agent=lambda *_, tool_context, **__: invoking_agent_of(tool_context.agent),
         )
-        tool = getattr(module, name)
-        instrumentation.patches.wrap(tool, "_tool_func", lambda function: wrap(function, instrumentation))
+        return hook(function, instrumentation)
 
-    wrap_tool("summarize_context")
-    wrap_tool("truncate_context")
+    for name in ("summarize_context", "truncate_context"):
+        instrumentation.patches.wrap(getattr(module, name), "_tool_func", partial(wrap, name))
