@@ -58,14 +58,10 @@ class HistoryOwner:
     thread: Any = None
 
     def invoking_agent(self) -> InvokingAgent:
-        """Return the invoking agent of the run's model calls.
-
-        Deferred reductions of the thread's history were recorded before the agent was known; they move to the agent.
-        """
         if self.agent is None or self.thread is None:
             return InvokingAgent(self.history)
-        agent = self.agent
-        invoking_agent = InvokingAgent.of(self.thread.id, agent.name, agent.id)
+        invoking_agent = InvokingAgent.of(self.thread.id, self.agent.name, self.agent.id)
+        # Reductions of the thread's history that were deferred before the agent was known move to the agent.
         for reduction in DEFERRED_REDUCTIONS.take(InvokingAgent(getattr(self.thread, "_chat_history", None))):
             DEFERRED_REDUCTIONS.put(invoking_agent, reduction)
         return invoking_agent
@@ -114,10 +110,7 @@ def observe_thread(_: Instrumentation, agent: Any, /, *__: Any, **___: Any) -> O
 
 @run_hook
 def prompt_run(instrumentation: Instrumentation, function: Any, /, context: Any) -> ContextBoundRun:
-    """The hook of prompt functions, which render a prompt from their arguments and send it to a model.
-
-    The prompt belongs to the conversation of the first history among the arguments.
-    """
+    """The hook of prompt functions, which belong to the conversation of the first history among their arguments."""
     histories = (value for value in context.arguments.values() if isinstance(value, ChatHistory))
     call = CALL.get()
     # The prompt function of a strategy sends the strategy's model call; any other one begins another call.
@@ -181,16 +174,14 @@ def _responses_request(
     _: Any, /, agent: Any, chat_history: Any, merged_instructions: Any = None, previous_response_id: Any = None,
     store_output_enabled: Any = None, tools: Any = None, response_options: Any = None, **__: Any,
 ) -> ClientRequest:  # fmt: skip
-    """Return the request of an agent that uses OpenAI's Responses API.
-
-    With a `previous_response_id`, OpenAI has stored the earlier messages, so the complete input is unknown.
-    """
+    """Return the request of an agent that uses OpenAI's Responses API."""
     owner = HISTORY_OWNER.get()
     thread = owner.thread if owner is not None and owner.agent is agent else None
     stored = agent.store_enabled if store_output_enabled is None else store_output_enabled
     prompts, messages = split_prompts(chat_history.messages)
-    if stored:  # the provider has the model's tool calls, so the agent does not send them again
-        messages = [message for message in messages if not _has_only_tool_calls(message)]
+    if stored:  # the provider has the model's tool calls, so the agent does not send messages with only these again
+        sent_types = ({item.content_type for item in message.items} for message in messages)
+        messages = [message for message, types in zip(messages, sent_types, strict=True) if types != {"function_call"}]
     return ClientRequest(
         messages,
         [*as_prompts(merged_instructions or agent.instructions), *prompts],
@@ -202,12 +193,7 @@ def _responses_request(
     )
 
 
-def _has_only_tool_calls(message: ChatMessageContent) -> bool:
-    return bool(message.items) and all(item.content_type == "function_call" for item in message.items)
-
-
 def model_of(model: Any, settings: Any) -> str:
-    """Return the model's name from the request's settings, or else from the service."""
     return str(getattr(settings, "ai_model_id", None) or model.ai_model_id)
 
 
@@ -215,17 +201,12 @@ def schemas_of(settings: Any) -> Sequence[Mapping[str, Any]]:
     return [tool for tool in getattr(settings, "tools", None) or () if isinstance(tool, dict)]
 
 
-def _response_text(responses: Sequence[Any]) -> str:
-    return str(responses[0]) if responses else ""
-
-
 def _model_call(
     instrumentation: Instrumentation, model: Any, /, chat_history: Any, settings: Any = None, *_: Any, **__: Any
 ) -> ModelCall | None:
     """Return the model call that a request to a service begins; None inside another call, or inside a reducer.
 
-    The service's hook then records the request in this call, whose input is the history. A service may pass the request
-    to another service with other messages, as `AssemblyChatCompletion` does; both are then one model call.
+    A service may pass the request to another one with other messages, as `AssemblyChatCompletion` does.
     """
     if CALL.get() is not None or in_client_call() or reducing() is not None:
         return None
@@ -267,10 +248,7 @@ def _service_hooks(
     read: Callable[..., ClientRequest | None],
     prepared: Callable[..., TrackedRun | None] | None = None,
 ) -> list[Any]:
-    """Return the hooks of one kind of service: of the method with a complete response, and of the streaming one.
-
-    The kind is in the names of the methods. `read` and `prepared` are those of `client`.
-    """
+    """Return the hooks of one kind of service: of the method with a complete response, and of the streaming one."""
     inner_methods = [method.format(kind) for method in _INNER]
     public_methods = [method.removeprefix("_inner_") for method in inner_methods]
     # A service that calls any of these on another service passes its request on. The singular forms, such as
@@ -281,7 +259,7 @@ def _service_hooks(
             innermost_client_hook(
                 method,
                 read,
-                _response_text,
+                lambda responses: str(responses[0]) if responses else "",
                 client_methods=requests,
                 is_client=lambda value: hasattr(value, inner_methods[0]),
                 prepared=prepared,

@@ -54,10 +54,7 @@ def split_prompts(messages: Sequence[Any]) -> tuple[list[str], Sequence[Any]]:
 
 
 def with_output(messages: Sequence[Any], prompts: list[str], events: list[Any]) -> list[Any] | None:
-    """Return the messages of a history after an assembly with these prompts and events; None if nothing changed.
-
-    An unchanged prompt keeps its message.
-    """
+    """Return the messages of a history after an assembly with these prompts and events; None if nothing changed."""
     (old_prompts, rest), prompt_messages = split_prompts(messages), in_front(messages, is_prompt)[0]
     if prompts == old_prompts and same_objects(events, rest):
         return None
