@@ -41,11 +41,7 @@ def _agent_name(ctx: Any) -> str | None:
 
 
 def _prepare_call(instrumentation: Instrumentation, _: Any, ctx: Any, request: Any, **__: Any) -> Preparing:
-    """Begin a model call; the changes that the agent's capabilities then make to the request become its steps.
-
-    The call's input is the run's history. If the request already differs from it, a ``wrap_model_request`` that runs
-    around all capabilities has changed the messages, and that is the first step.
-    """
+    """Begin a model call, whose input is the run's history."""
 
     def create_call() -> ModelCall:
         invoking_agent, received = InvokingAgent.of(ctx.conversation_id, _agent_name(ctx)), request_of(request)
@@ -53,7 +49,7 @@ def _prepare_call(instrumentation: Instrumentation, _: Any, ctx: Any, request: A
         call = ModelCall(
             instrumentation, invoking_agent, messages=history, prompts=prompts, model=request.model.model_name
         )
-        if not same_objects(history, received.messages):
+        if not same_objects(history, received.messages):  # changed by what runs around all capabilities
             call.reduced(
                 StepReport("wrap_model_request", history, received.messages, kind=None, prompts=received.prompts)
             )
@@ -63,7 +59,6 @@ def _prepare_call(instrumentation: Instrumentation, _: Any, ctx: Any, request: A
 
 
 def request_of(request_context: Any) -> ClientRequest:
-    """Return the messages and prompts of a request that capabilities prepare (a `ModelRequestContext`)."""
     return _with_prompts(request_context.messages, request_context.model_request_parameters, request_context.model)
 
 
@@ -74,18 +69,12 @@ def _with_prompts(messages: Sequence[Any], parameters: Any, model: Any) -> Clien
 
 
 def _prepared_call(_: Instrumentation, model: Any, messages: Any, *args: Any, **kwargs: Any) -> ModelCall | None:
-    """Return the call that was prepared for a request, which `model_request` then records in it.
-
-    None for a request by the program itself, without an agent.
-    """
+    """Return the call that was prepared for a request; None for a request by the program itself, without an agent."""
     return CALLS.of(argument(args, kwargs, 2, "run_context") or get_current_run_context())
 
 
 def _client_request(model: Any, messages: Sequence[Any], *args: Any, **kwargs: Any) -> ClientRequest | None:
-    """Return the request that a model receives, from the arguments of ``Model.request``.
-
-    None if the model forwards the request, or if the request only polls a job that runs at the provider.
-    """
+    """Return the request that a model receives; None if it forwards it, or only polls a job that the provider runs."""
     if known_of(type(model), _FORWARDING_MODELS, ("pydantic_ai.models",)):
         return None
     last = messages[-1] if messages else None

@@ -48,11 +48,7 @@ split_prompts: Final = PromptsInFront(
 
 
 def _with_output_mode(parameters: Any, model: Any) -> Any:
-    """Return a request's parameters with the output mode resolved: output tools, native output or a prompt.
-
-    Pydantic AI resolves the mode inside ``Model.request``, after the hook has run. This function repeats that for the
-    fields that are recorded.
-    """
+    """Return a request's parameters with the output mode resolved, as Pydantic AI does later, in ``Model.request``."""
     profile: Mapping[str, Any] = {}
     with suppress(NotImplementedError):  # raised by `FallbackModel`
         profile = model.profile
@@ -69,10 +65,9 @@ def _with_output_mode(parameters: Any, model: Any) -> Any:
 
 
 def instructions_of(messages: Sequence[Any], parameters: Any, model: Any) -> list[str]:
-    """Return the instructions of a request as one text in a list, including how to write a prompted output.
+    """Return the instructions of a request as at most one text, including how to write a prompted output.
 
-    Instructions that Pydantic AI does not send in front of the messages are left out. The list is empty if there are
-    none.
+    Instructions that Pydantic AI does not send in front of the messages are left out.
     """
     visibility = getattr(parameters, "instruction_visibility", None) or {}
     declared = model._get_instruction_parts(messages, parameters) or ()  # noqa: SLF001  # as every model does
@@ -163,10 +158,9 @@ register_results(ModelRequest, "parts", result_text("part_kind", "tool-return", 
 
 
 def with_system_prompts(messages: Sequence[Any], history: Sequence[Any], events: list[Any]) -> list[Any]:
-    """Return the output of a policy chain with the system prompts at the start of a request's messages.
+    """Return a policy chain's output (`events`) after the system prompts that `split_prompts` removed from messages.
 
-    `split_prompts` removed them from the messages, which resulted in `history`; `events` are the chain's output, which
-    replaces the history.
+    That resulted in `history`.
     """
     first = len(messages) - len(history)  # the first message that contains more than system prompts
     if history and events and events[0] is history[0]:  # a copy of that message without its prompts: send the original

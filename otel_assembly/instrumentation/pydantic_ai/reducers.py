@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.reductions import ReducerObservation
 
 _PACKAGES: Final = ("pydantic_ai", "pydantic_ai_harness")
-_COMPACTION_MODULES: Final = ("pydantic_ai_harness.compaction",)
+_COMPACTION: Final = ("pydantic_ai_harness.compaction",)
 #: Policy name of compaction that the provider performs.
 _BY_PROVIDER: Final = "provider_compaction"
 #: Policy names of classes whose own name is not descriptive, or belongs to one provider.
@@ -34,39 +34,29 @@ _NAMES: Final = {
 }
 
 
-def _policy(capability: Any) -> str:
-    """Return the name of a capability's step; a history processor is named after its function."""
-    if type(capability).__name__ == "ProcessHistory":
-        return policy_name(capability.processor, (), lambda_name="history_processor")
-    return policy_name(capability, _PACKAGES, "Compaction", names=_NAMES)
-
-
-def _kind(capability: Any) -> str | None:
-    """Return ``reduction`` for a capability whose purpose is to reduce; None for any other one."""
-    name = type(capability).__name__
-    reduces = name == "ProcessHistory" or _NAMES.get(name) == _BY_PROVIDER or is_own(capability, _COMPACTION_MODULES)
-    return "reduction" if reduces else None
-
-
 @reducer
 def before_request(_: Instrumentation, capability: Any, __: Any, request: Any, **___: Any) -> ReducerObservation:
-    """Hook of ``before_model_request``: record the changes to the messages and prompts as a step.
-
-    The plug-in records its own changes. The budget is the token limit of the harness's compaction, if it has one.
-    """
+    """Hook of ``before_model_request``: record the changes to the messages and prompts as a step."""
     # The method that `AbstractCapability` defines changes nothing.
     overrides = type(capability).before_model_request is not AbstractCapability.before_model_request
     if not overrides or is_ours(capability) or CALL.get() is None:
         return None
-    before = request_of(request)
+    name, before = type(capability).__name__, request_of(request)
+    policy, is_compaction = (
+        policy_name(capability, _PACKAGES, "Compaction", names=_NAMES),
+        is_own(capability, _COMPACTION),
+    )
+    if name == "ProcessHistory":
+        policy = policy_name(capability.processor, (), lambda_name="history_processor")
+    is_reducer = is_compaction or name == "ProcessHistory" or _NAMES.get(name) == _BY_PROVIDER
     report = StepReport(
-        _policy(capability),
+        policy,
         before.messages,
-        kind=_kind(capability),
+        kind="reduction" if is_reducer else None,
         # The fields of a dataclass are the capability's settings, except those that every capability has.
         config=settings_of(capability, {"id", "defer_loading"}) if is_dataclass(capability) else {},
         prompts_before=before.prompts,
-        budget=limit_of(capability, "target_tokens", "max_tokens") if is_own(capability, _COMPACTION_MODULES) else None,
+        budget=limit_of(capability, "target_tokens", "max_tokens") if is_compaction else None,
         of_prompt=True,
     )
     after = request_of((yield report))
