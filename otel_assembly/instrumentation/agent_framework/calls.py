@@ -47,10 +47,7 @@ if TYPE_CHECKING:
 
 
 def attach_to_stream(run: TrackedRun, answer: Any) -> bool:
-    """Attach a run to a `ResponseStream` and return True; return False for any other answer.
-
-    Each chunk is then read inside of the run. The run ends when the stream is exhausted, fails or is discarded.
-    """
+    """Attach a run to a `ResponseStream`, which then ends it, and return True; return False for any other answer."""
     if not isinstance(answer, ResponseStream):
         return False
     stream = weakref.ref(answer)
@@ -75,7 +72,6 @@ def run(instrumentation: Instrumentation, runner: Any, /, *_: Any, **__: Any) ->
 
 
 def invoking_agent_of(agent: Any, session: Any) -> InvokingAgent:
-    """Return the invoking agent. Its conversation is the session's id, because sessions can be stored and restored."""
     return InvokingAgent.of(
         getattr(session, "session_id", None), getattr(agent, "name", None), str(getattr(agent, "id", ""))
     )
@@ -89,10 +85,7 @@ RUNS: Final = CallsFromSharedStart("agent_framework")
 def run_preparation(
     instrumentation: Instrumentation, agent: Any, /, *_: Any, session: Any = None, **__: Any
 ) -> TrackedRun:
-    """Record the preparation of a run, in which providers load and reduce. If a provider raises, no model is called.
-
-    The session context in the result is also an argument of `model_rounds`, which finds the preparation by it.
-    """
+    """Record the preparation of a run, in which providers load and reduce; `model_rounds` gets the session context."""
     return RUNS.prepares(instrumentation, invoking_agent_of(agent, session), lambda context: context["session_context"])
 
 
@@ -111,14 +104,12 @@ def loaded_history(_: Instrumentation, middleware: Any, messages: Any, /) -> Obs
 
 
 def _request(client: Any, /, messages: Any = (), **arguments: Any) -> ClientRequest:
-    """Return the request from the arguments of ``get_response``, with the model window from the compaction strategy."""
     strategy = arguments.get("compaction_strategy") or getattr(client, "compaction_strategy", None)
     window = limit_of(strategy, "max_context_window_tokens")
     return ClientRequest(normalize_messages(messages), prompts_of(arguments.get("options")), window=window)
 
 
 def _inner_request(client: Any, /, *_: Any, messages: Any = (), options: Any = None, **__: Any) -> ClientRequest:
-    """Return the request from the arguments of ``_inner_get_response``, which sends it to the provider."""
     tools, model = schemas_of((options or {}).get("tools")), model_in(options, client)
     # The id of a thread that the service stores, or of its last response: the request has no earlier messages then.
     service_conversation = (options or {}).get("conversation_id")
@@ -139,7 +130,6 @@ _SCHEMAS: Final = ToolSchemas(methodcaller("to_json_schema_spec"))
 
 
 def prompts_of(options: Mapping[str, Any] | None) -> list[str]:
-    """Return the instructions in a call's options; the client sends them before the messages."""
     return as_prompts((options or {}).get("instructions"))
 
 
@@ -177,10 +167,7 @@ def _drop_reason(message: Any) -> DecisionReason | None:
 
 
 def _observe_strategy(strategy: Any, messages_of: Callable[[], Sequence[Any] | None]) -> ReducerObservation:
-    """Observe a function that applies a compaction strategy, unless there is none or a reducer calls it.
-
-    `messages_of` returns the messages that are compacted, before and after; None if there are none.
-    """
+    """Observe a function that applies a compaction strategy to the messages that `messages_of` returns."""
     before = messages_of() if strategy is not None and reducing() is None else None
     if before is None:
         return None
@@ -195,10 +182,7 @@ def _observe_strategy(strategy: Any, messages_of: Callable[[], Sequence[Any] | N
 def compaction(
     _: Instrumentation, _client: Any, messages: Any, *, compaction_strategy: Any = None, **_options: Any
 ) -> ReducerObservation:
-    """Wrap `BaseChatClient._prepare_messages_for_model_call`, in which a client compacts before each model call.
-
-    It receives the full list each time. So a message that was dropped before an earlier call is dropped again.
-    """
+    """Wrap `BaseChatClient._prepare_messages_for_model_call`: a client compacts the full list before each call."""
     return (yield from _observe_strategy(compaction_strategy, lambda: messages))
 
 
@@ -211,10 +195,9 @@ def before_run(_: Instrumentation, provider: Any, *, context: Any, **__: Any) ->
 def _observe_after_run(_: Instrumentation, provider: Any, *, session: Any = None, **__: Any) -> ReducerObservation:
     """Observe `CompactionProvider.after_run`, whose strategy changes the list of stored messages in place.
 
-    The list is read before and after the strategy, because `after_run` returns nothing. The strategies of
-    agent-framework only mark a message that they exclude, and keep it in the list; only a summary that they insert
-    changes the list. So this step records summaries. An exclusion is recorded by the step that omits the marked message
-    later: `skips_excluded`, `before_run` or `compaction`. If none of these is configured, the marked message is sent.
+    The strategies of agent-framework only mark a message that they exclude, and keep it in the list; only a summary
+    that they insert changes the list. So this step records summaries. An exclusion is recorded by the step that omits
+    the marked message later: `skips_excluded`, `before_run` or `compaction`.
     """
 
     def stored_messages() -> Sequence[Any] | None:

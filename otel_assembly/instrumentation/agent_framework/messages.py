@@ -37,8 +37,7 @@ def _with_text(content: Content, text: str) -> Content:
 
 
 def _kind(message: Message, draft: Draft) -> EventKind:
-    """Return the kind of a message whose contents have been read into a draft."""
-    if is_summary(message):
+    if _compared_values([message])[0][3]:
         return EventKind.SUMMARY
     if message.contents and all(content.type in _APPROVALS for content in message.contents):
         return EventKind.OTHER
@@ -52,23 +51,8 @@ def _fields(message: Message) -> dict[str, Any]:
     return {"id": own_id, "name": name}
 
 
-def is_summary(message: Message) -> bool:
-    """Return whether a message is a summary, created by the framework's compaction or by otel-assembly."""
-    return _are_summaries([message])[0]
-
-
-def _are_summaries(messages: Sequence[Message]) -> list[bool]:
-    """Return `is_summary` of each message; `_compared_values` calls this once for all messages."""
-    # Additional properties are not sent to the model. The framework's compaction sets `_group`.
-    return [
-        OUR_SUMMARY in properties
-        or (isinstance(group := properties.get("_group"), dict) and bool(group.get("_summary_of_message_ids")))
-        for properties in map(attrgetter("additional_properties"), messages)
-    ]
-
-
 def _compared_values(messages: Sequence[Message]) -> list[Any]:
-    """Return the role, id and name of each message, and whether it is a summary.
+    """Return the role, id and name of each message, and whether it is a summary, of the framework or of otel-assembly.
 
     All messages are compared by these values at each model call, so no Python function is called per message.
     """
@@ -77,10 +61,12 @@ def _compared_values(messages: Sequence[Message]) -> list[Any]:
             role,
             None if own_id and _POSITION_ID.fullmatch(own_id) else own_id,
             "" if role == "tool" else author or "",
-            is_a_summary,
+            # Additional properties are not sent to the model. The framework's compaction sets `_group`.
+            OUR_SUMMARY in properties
+            or (isinstance(group := properties.get("_group"), dict) and bool(group.get("_summary_of_message_ids"))),
         )
-        for (role, own_id, author), is_a_summary in zip(
-            map(attrgetter("role", "message_id", "author_name"), messages), _are_summaries(messages), strict=True
+        for role, own_id, author, properties in map(
+            attrgetter("role", "message_id", "author_name", "additional_properties"), messages
         )
     ]
 

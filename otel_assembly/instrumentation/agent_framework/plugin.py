@@ -72,7 +72,6 @@ class AssemblyMiddleware(Plugin[PluginConversation], ChatMiddleware):
             await _show_response(conversation, context.result)
 
     async def _read_input(self, request: Any) -> TurnInput:
-        """Read the input from the `ChatContext` of a model call; the agent's name is that of the instrumented run."""
         options, invoking_agent = request.options or {}, RUNS.invoking_agent
         return TurnInput(
             turn=request,
@@ -85,7 +84,6 @@ class AssemblyMiddleware(Plugin[PluginConversation], ChatMiddleware):
         )
 
     def _write_output(self, request: Any, turn_input: TurnInput, prompts: list[str], messages: list[Any]) -> None:
-        """Set messages and prompts of the `ChatContext`; `MiddlewareInput` records them when the model is called."""
         request.messages = messages
         if prompts != turn_input.prompts:
             request.options = {**(request.options or {}), "instructions": "\n\n".join(prompts)}

@@ -38,8 +38,7 @@ class CallsFromSharedStart:
     ) -> Preparing:
         """Return the run of a function that loads and reduces the history for a run of an agent.
 
-        `by` returns the object that identifies the run when its model is called, from the function's result. If the
-        agent has no conversation, the run is the conversation.
+        `by` returns the object that identifies the run when its model is called, from the function's result.
         """
         run = _SharedStart(instrumentation, invoking_agent)
         keep = self._prepared.put
@@ -60,10 +59,9 @@ class _SharedStart:
     """One run: its first call, which has the reductions, and a copy of its start, from which the others are forked."""
 
     def __init__(self, instrumentation: Instrumentation, invoking_agent: InvokingAgent) -> None:
-        known = (
-            invoking_agent if invoking_agent.conversation is not None else invoking_agent._replace(conversation=self)
-        )
-        self.first = ModelCall(instrumentation, known)
+        if invoking_agent.conversation is None:
+            invoking_agent = invoking_agent._replace(conversation=self)
+        self.first = ModelCall(instrumentation, invoking_agent)
         #: The first call as it was before any middleware; None until it is made.
         self._start: ModelCall | None = None
 
