@@ -1,25 +1,146 @@
-"""Wrappers for the channels of AG2's networks.
+"""Wrappers for the channels of AG2's networks, in which agents exchange messages.
 
 They record each view of a channel that an agent is given (a view policy's ``project``), and connect the turn that an
 envelope causes (`AgentClient.receive`) to the run that sent it (`Hub._dispatch`).
+
+A message can be handled in another task, which does not inherit the sender's context. The run that handles the message
+continues the trace in which the message was sent. If no span was current then, the run starts a trace, with a
+link to the run after which the message was sent.
 """
 
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otel_assembly.instrumentation.ag2.message_causality import Causes, reported_in_run
+from opentelemetry import trace
+
+from otel_assembly._internal.registry import Registry
 from otel_assembly.instrumentation.hooks import observe_async_hook, observe_hook
 from otel_assembly.instrumentation.instrumented import argument, context_value, on_exit
+from otel_assembly.instrumentation.run_types import LazyRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from opentelemetry.trace import Span, SpanContext
+
+    from otel_assembly.instrumentation.conversation import InvokingAgent
     from otel_assembly.instrumentation.hooks import Observation, Wrap
     from otel_assembly.instrumentation.instrumented import Instrumentation
+    from otel_assembly.telemetry.run import OpenRun
+
+#: The maximum number of messages whose senders are remembered.
+_MAX_MESSAGES: Final = 1_000
+
+
+@dataclass(slots=True)
+class _MessageHandling:
+    """A message that is being handled.
+
+    Attributes:
+        parent: The span that was current when the message was sent; None if there was none.
+        previous_run: The newest run that was begun for the message that the sender was handling, or None.
+        run: The newest run that was begun to handle this message; None before the first.
+        pending_reports: Functions to call when the next run has a span.
+    """
+
+    parent: Span | None = None
+    previous_run: SpanContext | None = None
+    run: SpanContext | None = None
+    pending_reports: list[Callable[[], None]] = field(default_factory=list)
+
+
+_HANDLING: Final[ContextVar[_MessageHandling | None]] = ContextVar("otel_assembly_handled_message", default=None)
+
+
+class Causes:
+    """Remembers in which span and after which run each message was sent.
+
+    Args:
+        id_of: Returns a message's id, unique in the process, from the arguments of the function that sends or handles
+            the message.
+
+    Attributes:
+        sends: Wraps a coroutine function that sends a message, in the sender's context.
+        handles: Wraps a coroutine function that handles a message. Runs that begin in it are connected to the sender.
+    """
+
+    def __init__(self, id_of: Callable[..., Any]) -> None:
+        self._id_of = id_of
+        self._senders: Registry[str, tuple[Span | None, SpanContext | None]] = Registry(
+            _MAX_MESSAGES, clear_after_fork=True
+        )
+        self.sends: Wrap = observe_async_hook(self._observe_send)
+        self.handles: Wrap = observe_async_hook(self._observe_handling)
+
+    def _observe_send(self, _: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
+        span_context, handling = trace.get_current_span().get_span_context(), _HANDLING.get()
+        parent = trace.NonRecordingSpan(span_context) if span_context.is_valid else None
+        previous_run = handling.run if handling is not None else None
+        self._senders.of(str(self._id_of(*args, **kwargs)), lambda: (parent, previous_run))
+        yield
+
+    def _observe_handling(self, _: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
+        """Make the sender's span current, and let a `CausedRun` that begins now find the sender."""
+        handling = _MessageHandling(*(self._senders.get(str(self._id_of(*args, **kwargs))) or ()))
+        with (
+            context_value(_HANDLING, handling),
+            nullcontext() if handling.parent is None else trace.use_span(handling.parent),
+        ):
+            yield
+
+
+class CausedRun(LazyRun):
+    """A run of an agent, connected to the sender of the message that it handles, if it handles one.
+
+    The run's span is opened with its first step, and none if a span of the framework or the program is current.
+
+    Args:
+        invoking_agent: Returns the agent that runs; called when the run begins.
+    """
+
+    def __init__(self, instrumentation: Instrumentation, invoking_agent: Callable[[], InvokingAgent]) -> None:
+        super().__init__(instrumentation, "", at_once=True)
+        self._invoking_agent = invoking_agent
+
+    def begin(self) -> OpenRun | None:
+        """Open the run's span, then call the reports that were waiting for it."""
+        invoking_agent, handling = self._invoking_agent(), _HANDLING.get()
+        self.name, self.conversation_id = str(invoking_agent.agent_name), invoking_agent.conversation_id
+        # If no span was current when the message was sent, the runs are in two traces, which a link connects.
+        link = handling.previous_run if handling is not None and handling.parent is None else None
+        run = self.instrumentation.begin_run(
+            self.name, conversation_id=self.conversation_id, force_span=not _has_span(), link=link
+        )
+        if handling is not None and run is not None:
+            handling.run = run.run.span.get_span_context()
+            with run.current():
+                while handling.pending_reports:
+                    handling.pending_reports.pop(0)()
+        return run
+
+
+def reported_in_run(report: Callable[[], None]) -> None:
+    """Call a function that records something for a run, in that run's span.
+
+    It is called immediately, unless a message is being handled and its run has no span yet: then when that run begins.
+    """
+    handling = _HANDLING.get()
+    if handling is None or _has_span():
+        report()
+    else:
+        handling.pending_reports.append(report)
+
+
+def _has_span() -> bool:
+    """Return whether a span is current other than the sender's, which `_observe_handling` has made current."""
+    span, handling = trace.get_current_span(), _HANDLING.get()
+    return span.get_span_context().is_valid and (handling is None or span is not handling.parent)
 
 
 class View(NamedTuple):

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly._internal.hidden_frames import hide_frames
 from otel_assembly.events import HaltEvent
+from otel_assembly.instrumentation.ag2.channels import CausedRun
 from otel_assembly.instrumentation.ag2.client_requests import converted
-from otel_assembly.instrumentation.ag2.message_causality import CausedRun
 from otel_assembly.instrumentation.clients import client, model_in, record_standalone_call
 from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.conversation import IdentityWeakMap, InvokingAgent
