@@ -29,6 +29,8 @@ _BETA: Final = "< 1.0.0a0"
 _TURNS: Final = "model calls and agent runs"
 #: The older agents of the package `autogen`, whose model calls are recorded at the clients.
 _RUNS: Final = "names and runs of `ConversableAgent`"
+_TRANSFORMS: Final = "contrib.capabilities.transform_messages"
+_TRANSFORM: Final = "TransformMessages._transform_messages"
 
 
 def _hooks(package: str, versions: str, network_versions: str, scope_versions: str) -> list[Hook]:
@@ -39,8 +41,11 @@ def _hooks(package: str, versions: str, network_versions: str, scope_versions: s
     """
     summary, memory = "ConversationSummaryAggregate", "WorkingMemoryAggregate"
     standalone_call = SubclassHook.for_method("__call__", conversation.standalone_call)
+    limiters, agent_client = "middleware.builtin", "network.client.agent_client"
     views, handlers = "network.views.builtin", "network.client.handlers"
+    named_views = "NamedTranscript.project NamedWindowedSummary.project"
     view_of_channel, cause_of_turn = "agents' views of channels", "the cause of a turn in a channel"
+    messages_of_channel = "the messages that an agent gets from a channel"
     return in_package(
         package,
         # module, functions, hook, what would not be recorded without it, versions if not those of the package
@@ -49,13 +54,8 @@ def _hooks(package: str, versions: str, network_versions: str, scope_versions: s
         ("config.client", "LLMClient.__call__", standalone_call, "model calls outside of turns, or by policies"),
         ("assembly", "AssemblerMiddleware.on_llm_call", reducers.assembler_middleware, "your own policies"),
         ("policies.token_budget", "TokenBudgetPolicy.__init__", policies.token_budget_init, "limits of token budgets"),
-        (
-            "middleware.builtin.history_limiter",
-            "_HistoryLimiter.on_llm_call",
-            reducers.history_limiter,
-            "HistoryLimiter",
-        ),
-        ("middleware.builtin.token_limiter", "_TokenLimiter.on_llm_call", reducers.token_limiter, "TokenLimiter"),
+        (f"{limiters}.history_limiter", "_HistoryLimiter.on_llm_call", reducers.history_limiter, "HistoryLimiter"),
+        (f"{limiters}.token_limiter", "_TokenLimiter.on_llm_call", reducers.token_limiter, "TokenLimiter"),
         ("stream", "MemoryStream.send", conversation.stream_send, "halts"),
         ("agent", "_CompactionMiddleware.on_turn", reducers.on_turn, "your own compaction strategies"),
         ("agent", "_AggregationMiddleware.on_turn", reducers.on_turn, "your own aggregation strategies"),
@@ -64,29 +64,11 @@ def _hooks(package: str, versions: str, network_versions: str, scope_versions: s
         ("aggregate", f"{summary}.aggregate {memory}.aggregate", reducers.aggregate, "aggregation into memory"),
         ("aggregate", f"{summary}._summarize {memory}._merge", reducers.summarize, "model calls of aggregation"),
         ("network.hub.core", "Hub._dispatch", channels.hub_dispatch, cause_of_turn, network_versions),
-        (
-            "network.client.agent_client",
-            "AgentClient.receive",
-            channels.client_receive,
-            cause_of_turn,
-            network_versions,
-        ),
+        (agent_client, "AgentClient.receive", channels.client_receive, cause_of_turn, network_versions),
         (views, "FullTranscript.project WindowedSummary.project", channels.project, view_of_channel, network_versions),
-        (
-            views,
-            "NamedTranscript.project NamedWindowedSummary.project",
-            channels.project,
-            view_of_channel,
-            scope_versions,
-        ),
+        (views, named_views, channels.project, view_of_channel, scope_versions),
         (handlers, "resolve_view_policy", channels.view_policy, "your own views", network_versions),
-        (
-            handlers,
-            "_render_current_input",
-            channels.current_input,
-            "the messages that an agent gets from a channel",
-            scope_versions,
-        ),
+        (handlers, "_render_current_input", channels.current_input, messages_of_channel, scope_versions),
         versions=versions,
     )
 
@@ -111,12 +93,7 @@ class AG2Instrumentor(AssemblyInstrumentor):
             ("conversable_agent", "ConversableAgent.initiate_chat", agents.ag2_run, _RUNS),
             ("conversable_agent", "ConversableAgent.a_initiate_chat", agents.ag2_run, _RUNS),
             ("conversable_agent", "ConversableAgent._generate_oai_reply_from_client", agents.ag2_client, _RUNS),
-            (
-                "contrib.capabilities.transform_messages",
-                "TransformMessages._transform_messages",
-                transforms.transform_messages,
-                "transforms of `ConversableAgent`",
-            ),
+            (_TRANSFORMS, _TRANSFORM, transforms.transform_messages, "transforms of `ConversableAgent`"),
             versions=_BETA,
         ),
     )

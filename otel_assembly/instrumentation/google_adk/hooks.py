@@ -12,8 +12,14 @@ if TYPE_CHECKING:
 else:
     calls, contents = (LazyWrappers(f"{__package__}.{module}") for module in ("calls", "contents"))
 
-_CALLBACK, _GENERATE, _PROCESS = "before_model_callback", "generate_content_async", "process_llm_request"
-_FLOW, _RESULTS = "BaseLlmFlow", "tool results that are moved or dropped to fit their calls"
+_FLOW, _APPS = "flows.llm_flows.base_llm_flow", "apps.compaction"
+_ESTIMATE, _SUMMARIZE = "_estimate_prompt_token_count", "_summarize_events_with_trace"
+_CALLBACK, _GENERATE = "before_model_callback", "generate_content_async"
+_APIGEE: Final = f"CompletionsHTTPClient.{_GENERATE}"
+_PLUGINS: Final = SubclassHook.for_method(_CALLBACK, calls.plugin_callback)
+_TOOLS: Final = SubclassHook.for_method("process_llm_request", calls.tool_request)
+_MODELS: Final = SubclassHook(_GENERATE, calls.client_called)
+_RESULTS: Final = "tool results that are moved or dropped to fit their calls"
 #: The functions that turn events into contents, with the recorded data, and the release that introduced each.
 _CONTENTS: Final = (
     ("_get_contents", contents.get_contents, "the contents of a session's events", "2"),
@@ -41,50 +47,15 @@ class GoogleADKInstrumentor(AssemblyInstrumentor):
         *in_package(
             "google.adk",
             ("runners", "Runner.run_async", calls.run, "runs as one trace if ADK's own spans are not recorded"),
-            ("flows.llm_flows.base_llm_flow", f"{_FLOW}.run_async", calls.flow_run, "which agent calls its model"),
-            ("flows.llm_flows.base_llm_flow", f"{_FLOW}._preprocess_async", calls.preprocess, "requests to models"),
-            (
-                "flows.llm_flows.base_llm_flow",
-                f"{_FLOW}._handle_{_CALLBACK}",
-                calls.before_model_callbacks,
-                "edits by an agent's callbacks",
-            ),
-            (
-                "apps.compaction",
-                "_estimate_prompt_token_count",
-                contents.outside_model_call,
-                "token estimates, which are no model calls",
-            ),
-            (
-                "apps.compaction",
-                "_summarize_events_with_trace",
-                contents.summarize_events,
-                "summaries, also those made between runs",
-            ),
-            (
-                "plugins.base_plugin",
-                f"BasePlugin.{_CALLBACK}",
-                SubclassHook.for_method(_CALLBACK, calls.plugin_callback),
-                "edits by plugins",
-            ),
-            (
-                "tools.base_tool",
-                f"BaseTool.{_PROCESS}",
-                SubclassHook.for_method(_PROCESS, calls.tool_request),
-                "contents that tools add",
-            ),
-            (
-                "models.base_llm",
-                f"BaseLlm.{_GENERATE}",
-                SubclassHook(_GENERATE, calls.client_called),
-                "requests that models receive",
-            ),
-            (
-                "models.apigee_llm",
-                f"CompletionsHTTPClient.{_GENERATE}",
-                calls.completions,
-                "requests that Apigee's proxy receives",
-            ),
+            (_FLOW, "BaseLlmFlow.run_async", calls.flow_run, "which agent calls its model"),
+            (_FLOW, "BaseLlmFlow._preprocess_async", calls.preprocess, "requests to models"),
+            (_FLOW, f"BaseLlmFlow._handle_{_CALLBACK}", calls.before_model_callbacks, "edits by an agent's callbacks"),
+            (_APPS, _ESTIMATE, contents.outside_model_call, "token estimates, which are no model calls"),
+            (_APPS, _SUMMARIZE, contents.summarize_events, "summaries, also those made between runs"),
+            ("plugins.base_plugin", f"BasePlugin.{_CALLBACK}", _PLUGINS, "edits by plugins"),
+            ("tools.base_tool", "BaseTool.process_llm_request", _TOOLS, "contents that tools add"),
+            ("models.base_llm", f"BaseLlm.{_GENERATE}", _MODELS, "requests that models receive"),
+            ("models.apigee_llm", _APIGEE, calls.completions, "requests that Apigee's proxy receives"),
         ),
         *(
             Hook(f"google.adk.flows.llm_flows.{module}", target, wrap, purpose, f"{versions},>={since}")

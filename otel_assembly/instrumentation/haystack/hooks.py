@@ -14,6 +14,9 @@ else:
 
 _AGENT: Final = "components.agents.agent"
 _COMPACTION: Final = "hooks.compaction.hooks"
+_ATTRIBUTES: Final = "attributes that compaction sets on Haystack's own span"
+_COMPONENTS: Final = "ComponentMeta.run ComponentMeta.run_async"
+_STEP: Final = "Agent._run_step Agent._run_step_async"
 _PIPELINE: Final = "core.pipeline.pipeline"
 
 
@@ -26,11 +29,7 @@ class HaystackInstrumentor(AssemblyInstrumentor):
     hooks: ClassVar = [
         *in_module(
             "haystack.core.component.component",
-            (
-                "ComponentMeta.run ComponentMeta.run_async",
-                generators.generator_hook,
-                "requests that generators receive",
-            ),
+            (_COMPONENTS, generators.generator_hook, "requests that generators receive"),
             followed=generators.is_no_generator,
         ),
         *in_module(
@@ -41,20 +40,9 @@ class HaystackInstrumentor(AssemblyInstrumentor):
         *in_package(
             "haystack",
             (_AGENT, "Agent.run Agent.run_async", calls.run, "runs as one trace, and the invoking agent"),
-            (
-                _AGENT,
-                "Agent._run_step Agent._run_step_async",
-                calls.agent_step,
-                "the messages of an agent's model calls",
-            ),
+            (_AGENT, _STEP, calls.agent_step, "the messages of an agent's model calls"),
             (_AGENT, "_run_hooks _run_hooks_async", calls.agent_hooks, "changes that hooks make to the messages"),
-            (
-                _COMPACTION,
-                "CompactionHook._apply",
-                calls.outer_span_hook,
-                "attributes that compaction sets on Haystack's own span",
-                ">= 3.1",
-            ),
+            (_COMPACTION, "CompactionHook._apply", calls.outer_span_hook, _ATTRIBUTES, ">= 3.1"),
             *(
                 (module, "_deepcopy_with_exceptions", calls.pipeline_copy, "conversations of messages that are copied")
                 for module in (_PIPELINE, "core.pipeline.base")

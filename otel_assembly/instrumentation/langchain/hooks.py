@@ -15,6 +15,9 @@ else:
         for module in ("chains", "lambdas", "middleware", "model_calls", "reducers", "runs", "trims")
     )
 
+_HANDLERS: Final = "_chain_model_call_handlers _chain_async_model_call_handlers"
+_GENERATE_EACH: Final = "_generate_with_cache _agenerate_with_cache"
+_STREAM_V3: Final = "_chat_model_stream_v3 _achat_model_stream_v3"
 #: The methods that call a chain: with one input, streaming, with a stream as input, and with several inputs.
 _INVOKE: Final = "invoke ainvoke"
 _STREAM: Final = "stream astream"
@@ -54,28 +57,15 @@ class LangChainInstrumentor(AssemblyInstrumentor):
         ),
         *in_module(
             "langchain.agents.factory",
-            (
-                "_chain_model_call_handlers _chain_async_model_call_handlers",
-                middleware.model_call_handlers,
-                "each middleware around the model call",
-            ),
+            (_HANDLERS, middleware.model_call_handlers, "each middleware around the model call"),
         ),
         *in_class(
             "langchain_core.language_models.chat_models",
             "BaseChatModel",
             ("generate agenerate", model_calls.generate, "model calls: one assembly per call"),
-            (
-                "_generate_with_cache _agenerate_with_cache",
-                model_calls.generate_each,
-                "model calls with several prompts",
-            ),
+            (_GENERATE_EACH, model_calls.generate_each, "model calls with several prompts"),
             ("stream astream", model_calls.stream, "streaming model calls"),
-            (
-                "_chat_model_stream_v3 _achat_model_stream_v3",
-                model_calls.stream,
-                "streaming model calls as events",
-                ">=1.4",
-            ),
+            (_STREAM_V3, model_calls.stream, "streaming model calls as events", ">=1.4"),
         ),
         *in_class(
             "langchain.agents.middleware.summarization",

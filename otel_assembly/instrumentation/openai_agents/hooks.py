@@ -26,6 +26,7 @@ _LOOP: Final = "run_internal.run_loop"
 _SESSION: Final = "items dropped or changed by a session's limit and callback"
 _COMPACTION_MODULE: Final = "memory.openai_responses_compaction_session"
 _COMPACTION: Final = "items compacted by a session"
+_SANDBOX: Final = "sandbox.capabilities.capability"
 _CAPABILITIES: Final = SubclassHook.for_method("process_context", reducers.process_context)
 
 
@@ -48,13 +49,7 @@ class OpenAIAgentsInstrumentor(AssemblyInstrumentor):
         (_LOOP, "get_response_with_retry stream_response_with_retry", runs.resume_call, _REQUEST_MODE),
         ("run_internal.turn_resolution", "execute_handoffs", reducers.execute_handoffs, _HANDOFFS),
         (_COMPACTION_MODULE, "OpenAIResponsesCompactionSession.run_compaction", reducers.run_compaction, _COMPACTION),
-        (
-            "sandbox.capabilities.capability",
-            "Capability.process_context",
-            _CAPABILITIES,
-            "changes by sandbox capabilities",
-            ">= 0.14",
-        ),
+        (_SANDBOX, "Capability.process_context", _CAPABILITIES, "changes by sandbox capabilities", ">= 0.14"),
     ) + in_module(
         "openai.resources.responses.responses",
         ("AsyncResponses.compact", reducers.compaction_request, "compaction requests to the provider"),

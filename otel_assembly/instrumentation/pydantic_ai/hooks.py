@@ -17,6 +17,8 @@ else:
     calls, reducers = (LazyWrappers(f"{__package__}.{module}") for module in ("calls", "reducers"))
 
 _BEFORE: Final = "before_model_request"
+_CHANGES: Final = "changes by history processors, compaction and other capabilities"
+_REQUESTS: Final = "messages and tools of each request, streamed or not"
 #: Wraps the method in each class of capabilities, except in classes whose own method only calls other capabilities.
 _CAPABILITIES: Final = SubclassHook.for_method(
     _BEFORE, reducers.before_request, lambda cls: cls.__name__ in {"CombinedCapability", "WrapperCapability"}
@@ -31,21 +33,13 @@ class PydanticAIInstrumentor(AssemblyInstrumentor):
     hooks: ClassVar = (
         *in_module(
             "pydantic_ai.capabilities.combined",
-            (
-                f"AbstractCapability.{_BEFORE}",
-                _CAPABILITIES,
-                "changes by history processors, compaction and other capabilities",
-            ),
+            (f"AbstractCapability.{_BEFORE}", _CAPABILITIES, _CHANGES),
             (f"CombinedCapability.{_BEFORE}", calls.prepare_call, "the invoking agent, and messages before any change"),
             ("CombinedCapability.wrap_run", calls.run, "runs, as one span each if Pydantic AI records none"),
         ),
         *in_module(
             "pydantic_ai.models",
-            (
-                "Model.request Model.request_stream",
-                calls.model_request,
-                "messages and tools of each request, streamed or not",
-            ),
+            ("Model.request Model.request_stream", calls.model_request, _REQUESTS),
             ("Model.compact_messages", calls.compaction_request, "compaction requests to the provider"),
             followed=True,
         ),
