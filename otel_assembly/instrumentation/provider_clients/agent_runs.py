@@ -56,13 +56,10 @@ class AgentRun(ConversationRun):
             yield
 
     def take_framework_reductions(self, messages: Sequence[Any]) -> tuple[list[Any], list[StepReport]]:
-        """Take the reports of the run's reducers, and return the messages of a call before them, and the reports.
-
-        Only this call takes reports on a reduction between calls. Each call of the run takes those of the history.
-        """
+        """Take the reports of the run's reducers, and return the messages of a call before them, and the reports."""
         of_history = DEFERRED_REDUCTIONS.take(self.history)
         of_call = DEFERRED_REDUCTIONS.take(self.invoking_agent)
-        for report in of_history:
+        for report in of_history:  # for the other calls of the run
             DEFERRED_REDUCTIONS.put(self.history, report.repeated())
         sent = {message_keys(message).fingerprint: message for message in messages}
         for report in (*of_history, *of_call):
@@ -75,7 +72,6 @@ class AgentRun(ConversationRun):
 
 
 def current_agent_run() -> AgentRun | None:
-    """Return the run of an agent in the current context; None if there is none."""
     return _AGENT_RUN.get()
 
 

@@ -189,8 +189,7 @@ def read_converse_answer(answer: Any) -> ProviderAnswer | None:
 def read_invoke_model_answer(answer: Any) -> ProviderAnswer | None:
     """Read an answer of Bedrock's `InvokeModel`, whose body has the form of the model's vendor.
 
-    botocore returns the body as a stream that can be read once, so this returns None for it. The bytes that the
-    program reads can be added to an `InvokeModelCollector`.
+    botocore returns the body as a stream that can be read once, so this returns None for it.
     """
     body = _get(answer, "body") if isinstance(answer, dict) and "body" in answer else answer
     body = body if isinstance(body, dict) else json_object(body)
@@ -204,9 +203,6 @@ def read_invoke_model_answer(answer: Any) -> ProviderAnswer | None:
         return None
     tokens = _tokens(body, ("prompt_token_count", "inputTextTokenCount"))
     return ProviderAnswer([_said(texts[0])], input_tokens=tokens, alternatives=tuple([_said(t)] for t in texts[1:]))
-
-
-# Streamed answers
 
 
 def _ollama_message(answer: Any) -> dict[str, Any] | None:
@@ -229,6 +225,9 @@ def read_cohere_answer(answer: Any) -> ProviderAnswer | None:
     if not isinstance(message, dict):
         return None
     return ProviderAnswer([message], _str(answer, "id"), input_tokens=_tokens(tokens, ("input_tokens",)))
+
+
+# Streamed answers
 
 
 class _Pieces(list[str]):
@@ -262,25 +261,21 @@ def _merge(total: dict[str, Any], delta: Mapping[str, Any]) -> None:
 
 
 def _merge_item(items: list[Any], delta: Any) -> None:
-    """Add a delta to the item that it continues, or as a new item.
+    """Add a delta to the item that its index names, or as a new item.
 
-    The index names the item. Some servers omit the index, or repeat it for another call with an id of its own.
+    Some servers omit the index, or repeat it for another call with an id of its own.
     """
-    index, item_id = _get(delta, "index"), _get(delta, "id")
-    if isinstance(delta, dict) and (index is not None or item_id or "function" in delta):
-        for item in reversed(items):
-            if (
-                isinstance(item, dict)
-                and item.get("index") == index
-                and (not item_id or item.get("id") in (None, item_id))
-            ):
-                _merge(item, delta)
-                return
-    if isinstance(delta, dict):
-        new: dict[str, Any] = {}
-        _merge(new, delta)
-        delta = new
-    items.append(delta)
+    if not isinstance(delta, dict):
+        items.append(delta)
+        return
+    index, item_id = delta.get("index"), delta.get("id")
+    continued: dict[str, Any] | None = None
+    if index is not None or item_id or "function" in delta:
+        same_index = (item for item in reversed(items) if isinstance(item, dict) and item.get("index") == index)
+        continued = next((item for item in same_index if not item_id or item.get("id") in (None, item_id)), None)
+    if continued is None:
+        items.append(continued := {})
+    _merge(continued, delta)
 
 
 def _joined(value: Any) -> Any:
@@ -540,13 +535,8 @@ class GenerateContentCollector:
             for part in _list(content, "parts"):
                 if not isinstance(part, dict):
                     continue
-                last = parts[-1] if parts else None
-                if (
-                    last is not None
-                    and _is_text(last)
-                    and _is_text(part)
-                    and last.get("thought") == part.get("thought")
-                ):
+                last = parts[-1] if parts else {}
+                if _is_text(last) and _is_text(part) and last.get("thought") == part.get("thought"):
                     parts[-1] = {**last, "text": last["text"] + part["text"]}
                 else:
                     parts.append(part)

@@ -19,14 +19,17 @@ or policy that makes a summary.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
 
 from otel_assembly.budget.attempt import Attempt
-from otel_assembly.decision import DecisionReason
+from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
 from otel_assembly.instrumentation.clients import ClientCall
 from otel_assembly.instrumentation.context_variables import CALL, CLIENT_CALL
 from otel_assembly.instrumentation.conversation import InvokingAgent
@@ -36,23 +39,22 @@ from otel_assembly.instrumentation.model_call import ClientRequest, ModelCall
 from otel_assembly.instrumentation.provider_clients.agent_runs import current_agent_run
 from otel_assembly.instrumentation.provider_clients.call_inputs import input_of
 from otel_assembly.instrumentation.provider_clients.conversations import current_conversation
-from otel_assembly.instrumentation.provider_clients.omissions import omission_verdicts
 from otel_assembly.instrumentation.provider_clients.own_prompts import OWN_PROMPTS
 from otel_assembly.instrumentation.provider_clients.parent_calls import ParentCalls
 from otel_assembly.instrumentation.provider_clients.program_reductions import (
     PROGRAM_REDUCTIONS,
     take_program_reductions,
 )
-from otel_assembly.instrumentation.provider_clients.provider_edits import provider_edits
 from otel_assembly.instrumentation.provider_clients.recorded_calls import CallPosition, ParentMatch
 from otel_assembly.instrumentation.provider_clients.requests import plain, split_prompts
 from otel_assembly.instrumentation.provider_clients.stored_conversations import STORED_CONVERSATIONS, UnreadItems
 from otel_assembly.messages.event_facts import describe
 from otel_assembly.observe.step_report import StepReport, SummarizerAttempt
+from otel_assembly.recorder import ProviderEdit
 from otel_assembly.telemetry import conventions as names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.provider_clients.apis import ProviderAPI
@@ -61,12 +63,17 @@ if TYPE_CHECKING:
     from otel_assembly.instrumentation.provider_clients.recorded_calls import RecordedCall
     from otel_assembly.instrumentation.provider_clients.requests import ProviderAnswer, ProviderRequest
     from otel_assembly.observe.assembly import ObservedAssembly
-    from otel_assembly.recorder import ProviderEdit
 
 #: The calls of all provider clients: a program may send one conversation to several providers.
 PARENT_CALLS: Final = ParentCalls()
 #: The name of the step with what the calling program omitted.
 CALLER: Final = "caller"
+#: The counts in an edit of Anthropic's context management, and the fields of `ProviderEdit`.
+_COUNTS: Final = {
+    "cleared_input_tokens": "cleared_tokens",
+    "cleared_tool_uses": "cleared_tool_uses",
+    "cleared_thinking_turns": "cleared_thinking_turns",
+}
 
 
 class ProviderCall(ClientCall):
@@ -109,8 +116,7 @@ class ProviderCall(ClientCall):
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Run the client in this block. The steps of a stream run outside it: they call no other client."""
-        if self._began and self._is_stream:
+        if self._began and self._is_stream:  # the steps of a stream call no other client
             yield
             return
         with super().current():
@@ -149,7 +155,10 @@ class ProviderCall(ClientCall):
                 tools=body.tools,
                 model=body.model,
             )
-        for report in reports or [_with_attempts(report, recorded) for report in program_reports]:
+        for report in program_reports:
+            summarizers = _summarizers(_added(report.before, report.after or ()), recorded)
+            reports.append(replace(report, attempts=_attempts(summarizers)))
+        for report in reports:
             call.replay_deferred(report)
         # Differences between the last report's output and the request are the step `caller`.
         if program_reports:
@@ -229,17 +238,13 @@ class ProviderCall(ClientCall):
                     self._remember_answer(provider_answer)
 
     def _remember_answer(self, answer: ProviderAnswer) -> None:
-        """Keep an answer, so that a later request that contains it is found to continue this call."""
         self._edits = provider_edits(answer)
         if self._recorded_call is not None:
             PARENT_CALLS.record_answer(self._recorded_call, answer)
 
     def end(self, error: BaseException | None = None) -> None:
-        """Remember the answer of a stream or the failure of the call, and end the assembly's span and the call.
-
-        Only the first call records. Streams may call this again: that of LiteLLM when it is deleted after its last
-        chunk, and the body of Bedrock's `InvokeModel` at each further read.
-        """
+        # Streams may call this again: that of LiteLLM when it is deleted after its last chunk, and the body of
+        # Bedrock's `InvokeModel` at each further read.
         if not self.over:
             with self._instrumentation.suppress_errors():
                 self._finish(error)
@@ -248,10 +253,7 @@ class ProviderCall(ClientCall):
         super().end(error)
 
     def _finish(self, error: BaseException | None) -> None:
-        """Remember the answer of a stream, as far as it was received, or that the call failed.
-
-        `on_result` has already remembered an answer that is not a stream.
-        """
+        """Remember the answer of a stream, as far as it was received, or that the call failed."""
         streamed_answer = self._answer_collector.answer() if self._is_stream else None
         if self._is_stream and self._compaction is not None:  # the answer is a summary
             self._chunks = [_text_of(streamed_answer) or ""]  # `ClientCall.end` records the chunks as the summary
@@ -290,27 +292,99 @@ def _summarizers(added: Sequence[Any], recorded: RecordedCall) -> dict[int, list
     return {id(message): PARENT_CALLS.quoted_calls([message], besides=recorded) for message in added}
 
 
-def _with_attempts(report: StepReport, recorded: RecordedCall) -> StepReport:
-    """Return a program's report with the model calls that made the summaries in it."""
-    return replace(report, attempts=_attempts(_summarizers(_added(report.before, report.after or ()), recorded)))
-
-
 def _attempts(summarizers: Mapping[int, Sequence[RecordedCall]]) -> list[SummarizerAttempt]:
-    return [_attempt(summarizer) for calls in summarizers.values() for summarizer in calls]
+    """Return what earlier calls, whose answers are quoted as summaries, did for the step that uses the summaries."""
 
-
-def _attempt(summarizer: RecordedCall) -> SummarizerAttempt:
-    """Return what an earlier call, whose answer is quoted as a summary, did for the step that uses the summary."""
-
-    def tokens_in(count: Callable[[str], int]) -> int:
+    def tokens_in(summarizer: RecordedCall, count: Callable[[str], int]) -> int:
         return sum(count(text) for message in summarizer.messages for text in describe(message).texts)
 
-    return SummarizerAttempt(
-        Attempt(summarizer.model or "model", 1, 0, 0), tokens_in, "\n".join(summarizer.answer_texts)
-    )
+    return [
+        SummarizerAttempt(
+            Attempt(summarizer.model or "model", 1, 0, 0),
+            partial(tokens_in, summarizer),
+            "\n".join(summarizer.answer_texts),
+        )
+        for calls in summarizers.values()
+        for summarizer in calls
+    ]
 
 
 def _text_of(answer: ProviderAnswer | None) -> str | None:
     if answer is None:
         return None
     return "".join(text for message in answer.messages for text in describe(message).texts)
+
+
+def omission_verdicts(before: Sequence[Any], after: Sequence[Any], summaries: Collection[int]) -> list[Verdict]:
+    """Return the verdicts on the messages that a program replaced; what is omitted without a replacement has none.
+
+    A new message stands for the omitted messages between the same two neighbors: for one of them if it is an edit of it
+    (the result of the same tool call, or the message at the same place), for all of them if it is a summary. Messages
+    that the program kept are the identical objects. `summaries` has the `id` of each new message that quotes an earlier
+    answer.
+    """
+    position_of = {id(message): position for position, message in enumerate(before)}
+    sent = set(map(id, after))
+    verdicts = []
+    start = 0
+    runs = [(is_known, list(run)) for is_known, run in groupby(after, lambda message: id(message) in position_of)]
+    for index, (is_known, run) in enumerate(runs):
+        if is_known:
+            start = position_of[id(run[-1])] + 1
+            continue
+        end = position_of[id(runs[index + 1][1][0])] if index + 1 < len(runs) else len(before)
+        omitted = [message for message in before[start:end] if id(message) not in sent]
+        verdicts += _replacements(omitted, run, summaries)
+    return verdicts
+
+
+def _replacements(omitted: list[Any], added: list[Any], summaries: Collection[int]) -> list[Verdict]:
+    """Return the verdicts on omitted messages that stood where the program added others."""
+    verdicts = []
+    by_result = {tuple(describe(message).closes): message for message in omitted if describe(message).closes}
+    same_count = len(omitted) == len(added)
+    for place, message in enumerate(added):
+        if id(message) in summaries:
+            continue
+        facts = describe(message)
+        edited = by_result.pop(tuple(facts.closes), None) if facts.closes else None
+        if edited is None and same_count and describe(omitted[place]).kind == facts.kind:
+            edited = omitted[place]
+        if edited is not None:
+            verdicts.append(_compacted([edited], message))
+    edited_ids = {id(event) for verdict in verdicts for event in verdict.events}
+    remaining = [message for message in omitted if id(message) not in edited_ids]
+    summary = next((message for message in added if id(message) in summaries), None)
+    if summary is not None and remaining:
+        verdicts.append(_compacted(remaining, summary))
+    return verdicts
+
+
+def _compacted(messages: list[Any], into: Any) -> Verdict:
+    return Verdict(messages, DecisionOutcome.COMPACTED, DecisionReason.COMPACTED, into)
+
+
+def provider_edits(answer: ProviderAnswer) -> list[ProviderEdit]:
+    """Return the edits that an answer reports; removed blocks with the same type and reason become one edit."""
+    edits: list[ProviderEdit] = []
+    removed: Counter[tuple[str, str | None]] = Counter()
+    for edit in answer.applied_edits:
+        edit_type, reason = edit.get("type"), edit.get("reason")
+        counts = {field: edit[name] for name, field in _COUNTS.items() if isinstance(edit.get(name), int)}
+        if not isinstance(edit_type, str):
+            continue
+        if edit_type == "compaction":
+            # The API ignores a compaction without a summary.
+            if edit.get("content") is not None or edit.get("encrypted_content") is not None:
+                edits.append(ProviderEdit(edit_type, **counts))
+            continue
+        if counts:
+            edits.append(ProviderEdit(edit_type, **counts))
+            continue
+        if edit.get("action") == "removed":  # an item of OpenAI's, whose type is `reasoning`
+            edit_type = f"{edit_type}_removed"
+        removed[edit_type, reason if isinstance(reason, str) else None] += 1
+    edits += [
+        ProviderEdit(edit_type, cleared_blocks=count, reason=reason) for (edit_type, reason), count in removed.items()
+    ]
+    return edits

@@ -68,10 +68,7 @@ def client_hook(
 def provider_call(
     instrumentation: Instrumentation, api: ProviderAPI | None, data: Any, path: str, client: object
 ) -> ProviderCall | None:
-    """Return the call of a request; None if the request calls no model, is in an unknown form or from a bounded client.
-
-    `data` is the body of the request. The path is a URL, or the name of the operation.
-    """
+    """Return the call of a request; None if it calls no model, is in an unknown form or from a bounded client."""
     if api is None or IS_BOUNDED.get():
         return None
     request = api.read_request(data, path)
@@ -102,15 +99,15 @@ def _openai_call(
     return provider_call(instrumentation, api, body, path, client)
 
 
-def _attach_to_iterator(call: ProviderCall, answer: Any) -> bool:
-    """Follow a stream to its end, or until the program closes it."""
-    iterator = getattr(answer, "_iterator", None)
-    if iterator is None:
-        return False
-    answer._iterator = track_stream(call, iterator)  # noqa: SLF001  # what the stream iterates over, in all releases
-    return True
+def _attach_to_items(attribute: str, call: ProviderCall, answer: Any) -> bool:
+    """Follow a stream to its end, or until the program closes it; `attribute` has what the stream iterates over."""
+    items = getattr(answer, attribute, None)
+    if items is not None:
+        setattr(answer, attribute, track_stream(call, items))
+    return items is not None
 
 
+_attach_to_iterator: Final = partial(_attach_to_items, "_iterator")
 #: Not `request`, which `post` calls: OpenInference replaces `OpenAI.request` by a wrapper of the original function.
 openai_post: Final[Wrap] = client_hook(_openai_call, _attach_to_iterator)
 groq_request: Final[Wrap] = client_hook(partial(_stainless_call, "groq"), _attach_to_iterator)
@@ -165,16 +162,7 @@ def _chat_call(
     return provider_call(instrumentation, api_of_operation(operation), kwargs, operation, client)
 
 
-def _attach_to_generator(call: ProviderCall, answer: Any) -> bool:
-    """Follow a stream of Mistral's client to its end, or until the program closes it."""
-    generator = getattr(answer, "generator", None)
-    if generator is None:
-        return False
-    answer.generator = track_stream(call, generator)
-    return True
-
-
-mistral_chat: Final[Wrap] = client_hook(partial(_chat_call, "mistralai.chat"), _attach_to_generator)
+mistral_chat: Final[Wrap] = client_hook(partial(_chat_call, "mistralai.chat"), partial(_attach_to_items, "generator"))
 cohere_chat: Final[Wrap] = client_hook(partial(_chat_call, "cohere.chat"))
 
 
@@ -192,10 +180,9 @@ def _bedrock_call(
 
 def _attach_to_event_stream(call: ProviderCall, answer: Any) -> bool:
     """Follow the event stream of an answer: its parsed events, and its end."""
-    streams = [value for value in answer.values() if hasattr(value, "_event_generator")]
-    if not streams:
+    stream = next((value for value in answer.values() if hasattr(value, "_event_generator")), None)
+    if stream is None:
         return False
-    stream = streams[0]
     parse = stream._parse_event  # noqa: SLF001  # botocore's; the program reads the stream through it
 
     def parse_event(event: Any) -> Any:

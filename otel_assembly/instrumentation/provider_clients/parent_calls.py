@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
 from otel_assembly._internal.fork_safety import new_lock
-from otel_assembly.instrumentation.provider_clients.call_index import CallIndex
 from otel_assembly.instrumentation.provider_clients.call_inputs import take_messages
 from otel_assembly.instrumentation.provider_clients.fingerprints import (
     answer_text,
@@ -33,7 +32,7 @@ from otel_assembly.instrumentation.provider_clients.fingerprints import (
     size_of,
 )
 from otel_assembly.instrumentation.provider_clients.parent_search import find_parent
-from otel_assembly.instrumentation.provider_clients.recorded_calls import CallThread, Evidence, RecordedCall
+from otel_assembly.instrumentation.provider_clients.recorded_calls import CallIndex, CallThread, Evidence, RecordedCall
 from otel_assembly.messages.content_snapshot import copied
 
 if TYPE_CHECKING:

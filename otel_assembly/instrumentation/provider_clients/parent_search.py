@@ -6,7 +6,6 @@ from itertools import compress, count
 from operator import ne
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otel_assembly.instrumentation.provider_clients.call_index import PROPERTIES
 from otel_assembly.instrumentation.provider_clients.call_inputs import SIZE_OF_MESSAGE, positions_in
 from otel_assembly.instrumentation.provider_clients.fingerprints import (
     DISTINCTIVE_LENGTH,
@@ -18,13 +17,12 @@ from otel_assembly.instrumentation.provider_clients.fingerprints import (
     size_of,
     text_key,
 )
-from otel_assembly.instrumentation.provider_clients.recorded_calls import Evidence, ParentMatch
+from otel_assembly.instrumentation.provider_clients.recorded_calls import PROPERTIES, Evidence, ParentMatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from otel_assembly.instrumentation.provider_clients.call_index import CallIndex
-    from otel_assembly.instrumentation.provider_clients.recorded_calls import CallPosition, RecordedCall
+    from otel_assembly.instrumentation.provider_clients.recorded_calls import CallIndex, CallPosition, RecordedCall
     from otel_assembly.instrumentation.provider_clients.requests import ProviderRequest
 
 #: The search looks at this many answers in a request, from the newest one.
@@ -32,7 +30,7 @@ _ANSWERS: Final = 16
 #: An answer consists of at most this many consecutive messages.
 _PIECES: Final = 256
 #: The parts of one call's answer, with tool results between them, are searched in this many messages. The number is
-#: smaller than `_PIECES`, because this search runs for each candidate, but `_start_of_answer` only once per answer.
+#: smaller than `_PIECES`, because this search runs for each candidate, and the other one only once per answer.
 _SCANNED: Final = 64
 #: Messages in front of an answer are compared one by one up to this many.
 _COMPARED: Final = 64
@@ -57,10 +55,8 @@ _EDITED_OVERLAP: Final = 3
 def find_parent(index: CallIndex, request: ProviderRequest, position: CallPosition) -> ParentMatch:
     """Return the earlier call that a request continues: its parent.
 
-    The kinds of evidence are tried from the strongest to the weakest one. The first kind that applies decides, even if
-    its result is that the parent is unknown. If the position has a conversation, only calls with this conversation are
-    searched, except by the ids of the provider. Without any evidence, the match has no parent: the request starts a
-    conversation.
+    The first kind of evidence that applies decides, even if its result is that the parent is unknown. If the position
+    has a conversation, only calls with this conversation are searched, except by the ids of the provider.
     """
     search = _Search(index, request, position)
     return next((match for find_by in _EVIDENCE if (match := find_by(search)) is not None), ParentMatch())
@@ -135,10 +131,6 @@ class _Search:
         if self.position.conversation is not None:
             return True
         return self.position.trace_id is not None and self.position.trace_id == call.trace_id
-
-    def starts_like(self, call: RecordedCall, length: int) -> bool:
-        """Return True if the first messages of the request are those of a call."""
-        return call.messages[:length] == self.messages[:length]
 
     def candidate(self, call: RecordedCall, answer_index: int, answer_size: int, *, is_unique: bool) -> _Candidate:
         """Compare the messages in front of an answer with those of a call."""
@@ -236,22 +228,16 @@ def _is_latest(call: RecordedCall) -> bool:
     return call.thread.latest is not None and call.thread.latest() is call
 
 
-def _find_by_response_id(search: _Search) -> ParentMatch | None:
-    """Find the call whose answer the request names, which the provider has stored."""
-    response_id = search.request.previous_response_id
-    if not response_id:
-        return None
-    found = search.index.calls_under((Evidence.RESPONSE_ID, response_id), None)
-    return ParentMatch(found[-1] if found else None, Evidence.RESPONSE_ID, is_unknown=not found)
-
-
-def _find_by_stored_conversation(search: _Search) -> ParentMatch | None:
-    """Find the latest call in the conversation that the request names, which the provider has stored."""
-    conversation_id = search.request.conversation_id
-    if not conversation_id:
-        return None
-    found = search.index.calls_under((Evidence.STORED_CONVERSATION, conversation_id), None)
-    return ParentMatch(found[-1] if found else None, Evidence.STORED_CONVERSATION, is_unknown=not found)
+def _find_by_stored_id(search: _Search) -> ParentMatch | None:
+    """Find the call whose stored answer the request names, or the latest call in the stored conversation."""
+    for evidence, stored_id in (
+        (Evidence.RESPONSE_ID, search.request.previous_response_id),
+        (Evidence.STORED_CONVERSATION, search.request.conversation_id),
+    ):
+        if stored_id:
+            found = search.index.calls_under((evidence, stored_id), None)
+            return ParentMatch(found[-1] if found else None, evidence, is_unknown=not found)
+    return None
 
 
 def _find_by_answer(search: _Search) -> ParentMatch | None:
@@ -280,7 +266,9 @@ def _answer_candidates(search: _Search, index: int, keys: MessageKeys) -> tuple[
     finds calls whose last message (`front`) is directly in front of the answer. If there is none, `_loose_candidates`
     finds calls with that answer after any messages.
     """
-    start = _start_of_answer(search, index)
+    start = index  # of the consecutive assistant's messages, which need not be the answer to one call
+    while start > 0 and index - start < _PIECES and search.keys(start - 1).is_answer:
+        start -= 1
     answer_keys = [*keys.answer_keys]
     if start < index and all(search.keys(piece).text for piece in range(start, index + 1)):
         # The program has stored a streamed answer in pieces, split anywhere ("") or between words (" ").
@@ -345,8 +333,7 @@ def _first_part_by_call(search: _Search, call: RecordedCall, last: int) -> int:
     """Return the index of the earliest part of a call's answer, found by walking back from its last part.
 
     The walk passes over tool results, and over assistant's messages of other calls: a program may store each result
-    directly after its tool call. In contrast, `_start_of_answer` ends at the first message that is not the assistant's,
-    and compares no message with a call.
+    directly after its tool call.
     """
     first = last
     for index in range(last - 1, max(-1, last - _SCANNED), -1):
@@ -356,17 +343,6 @@ def _first_part_by_call(search: _Search, call: RecordedCall, last: int) -> int:
         if any(key.hash in call.answer_hashes for key in keys.answer_keys):
             first = index
     return first
-
-
-def _start_of_answer(search: _Search, index: int) -> int:
-    """Return the index of the first of the consecutive assistant's messages that end at an index.
-
-    The messages need not be the answer to one call; see `_first_part_by_call` for those of one call.
-    """
-    start = index
-    while start > 0 and index - start < _PIECES and search.keys(start - 1).is_answer:
-        start -= 1
-    return start
 
 
 def _is_supported(search: _Search, candidate: _Candidate) -> bool:
@@ -383,7 +359,8 @@ def _is_supported(search: _Search, candidate: _Candidate) -> bool:
         if search.position.conversation is None:
             is_example = search.keys(answer_index).fingerprint in call.fingerprints
         else:  # short answers recur in a conversation, but not at the same place
-            is_example = answer_index > 0 and search.starts_like(call, answer_index + 1)
+            length = answer_index + 1
+            is_example = answer_index > 0 and call.messages[:length] == search.messages[:length]
         return candidate.is_near and not is_example
     if call.fingerprints[candidate.kept : candidate.kept + 1] == [search.keys(answer_index).fingerprint]:
         return False  # the call had sent this answer itself, as an example
@@ -490,8 +467,7 @@ def _may_have_edited(search: _Search, candidate: _Candidate) -> bool:
 
 #: The kinds of evidence, from the strongest to the weakest; each function returns None if it finds nothing.
 _EVIDENCE: Final[tuple[Callable[[_Search], ParentMatch | None], ...]] = (
-    _find_by_response_id,
-    _find_by_stored_conversation,
+    _find_by_stored_id,
     _find_by_answer,
     _find_by_failed_call,
     _find_by_edited_answer,

@@ -225,10 +225,7 @@ def _undo(
 
 
 def _with_objects(report: StepReport, objects: Mapping[int, Any]) -> StepReport:
-    """Return a report whose verdicts refer to the objects of a call, by the `id` of the reported ones.
-
-    Other reported objects remain in the verdicts.
-    """
+    """Return a report whose verdicts refer to the objects of a call, by the `id` of the reported ones."""
     verdicts = [
         replace(
             verdict,
@@ -241,10 +238,7 @@ def _with_objects(report: StepReport, objects: Mapping[int, Any]) -> StepReport:
 
 
 def _find_each(messages: Sequence[Any], known: Sequence[Any]) -> list[Any]:
-    """Return each message's object in another list; None if it is not there.
-
-    Of equal messages, the last ones are found first: a program that trims keeps the end.
-    """
+    """Return each message's object in another list; None if it is not there. Of equal ones, the last is found first."""
     if equal(list(known), list(messages)):
         return list(known)
     known_ids = set(map(id, known))

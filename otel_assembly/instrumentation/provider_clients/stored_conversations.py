@@ -76,7 +76,6 @@ class StoreRequest(TrackedRun):
         yield
 
     def on_result(self, answer: Any) -> None:
-        """Remember the items, which the provider has stored now."""
         with self._instrumentation.suppress_errors():
             if self._conversation_id is not None:
                 STORED_CONVERSATIONS.add_items(self._conversation_id, self._items)
@@ -88,7 +87,6 @@ class StoreRequest(TrackedRun):
 
 
 def store_request(instrumentation: Instrumentation, path: str, body: Any) -> StoreRequest | None:
-    """Return the request, if its path is that of a conversation; None otherwise."""
     found = _PATH.fullmatch(path)
     if found is None:
         return None
