@@ -89,7 +89,7 @@ def _names(kind: type) -> frozenset[str]:
 
 @cached_by_class
 def _provider(kind: type) -> str:
-    """Return the provider in whose folder a configuration or event class is defined; empty if in none."""
+    """Return the provider in whose folder a class is defined; empty if in none."""
     for base in kind.__mro__:
         package, _, rest = base.__module__.partition(".config.")
         if rest and package in PACKAGES:
@@ -98,7 +98,6 @@ def _provider(kind: type) -> str:
 
 
 def _is_skipped(kind: type, provider: str, config_names: frozenset[str]) -> bool:
-    """Return whether a provider's mapper skips all events of a class; `config_names` are `_names` of the config."""
     names = _names(kind)
     if "ModelMessage" in names:
         return True

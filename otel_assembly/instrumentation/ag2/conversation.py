@@ -173,10 +173,9 @@ def agent_of(context: Any) -> Any:
 
 
 def invoking_agent_of(context: Any, stage: str = "") -> InvokingAgent:
-    """Return the invoking agent of an AG2 context, with its conversation.
+    """Return the invoking agent of an AG2 context, in the conversation of the network's channel, or else of the stream.
 
-    The conversation is the network's channel, or else the stream. Agents that share a stream have separate ledgers. So
-    have assemblies that are not the agent's own model calls, such as ``aggregation``; these have a `stage`.
+    Assemblies that are not the agent's own model calls, such as ``aggregation``, have a `stage`, for another ledger.
     """
     agent, history, dependencies = agent_of(context), context.stream.history, context.dependencies
     name = None if agent is None else _SUBTASK.sub(r"\1", str(agent.name))
@@ -192,14 +191,12 @@ def invoking_agent_of(context: Any, stage: str = "") -> InvokingAgent:
 
 
 def model_of(context: Any) -> str | None:
-    """Return the name of the model that will be called, or None if its configuration has none."""
     with suppress(NotImplementedError):  # AG2's test model raises this if it has no name
         return model_in(config_of(context))
     return None
 
 
 def config_of(context: Any) -> Any:
-    """Return the configuration of the model that will be called, or None if there is none."""
     return context.dependencies.get("__ag2_model_config__") or getattr(agent_of(context), "config", None)
 
 
@@ -289,11 +286,7 @@ def already_reported(halt: Any) -> bool:
 
 
 def report_halt(instrumentation: Instrumentation, conversation: Any, halt: Any) -> None:
-    """Record that a conversation was halted, unless the halt was recorded before.
-
-    `conversation` is the object that `assembled` was called with. `halt` is AG2's event, which has a reason and a
-    source.
-    """
+    """Record that a conversation, with which `assembled` was called, was halted, unless that was recorded before."""
     if already_reported(halt):
         return
     recorder, identity = instrumentation.recorder, AgentIdentity(framework=instrumentation.framework)

@@ -31,12 +31,7 @@ _FILES: Final = frozenset({"BinaryInput", "UrlInput", "FileIdInput"})
 
 @cache
 def register(package: str) -> None:
-    """Register the events of ``ag2`` or ``autogen.beta``.
-
-    Raises:
-        AttributeError: The package lacks a type that all supported versions have.
-        ImportError: The package lacks a module that all supported versions have.
-    """
+    """Register the events of ``ag2`` or ``autogen.beta``."""
     events = importlib.import_module(f"{package}.events")
     summary_type = importlib.import_module(f"{package}.compact").CompactionSummary
     replayed = getattr(events, "ProviderReplay", ())
@@ -119,7 +114,6 @@ def _tool_results(event: Any) -> EventFacts:
 
 
 def _read(parts: Iterable[Any]) -> Draft:
-    """Return a draft with the texts and the files of a message's parts."""
     draft = Draft()
     for part in parts:
         text = _text_of(part)
@@ -146,11 +140,7 @@ def _text_of(part: Any) -> str | None:
 
 
 def package_of(history: Any) -> str:
-    """Return the package that defines the history of an AG2 stream: ``ag2`` or ``autogen.beta``.
-
-    Raises:
-        ConfigurationError: The object is not the history of an AG2 stream.
-    """
+    """Return the package that defines the history of an AG2 stream; another object is a `ConfigurationError`."""
     for base in type(history).__mro__:
         package = base.__module__.rpartition(".")[0]
         if package in PACKAGES:
@@ -159,10 +149,7 @@ def package_of(history: Any) -> str:
 
 
 def with_new_results(events_before: Sequence[Any], events: list[Any]) -> list[Any]:
-    """Return the events, with each tool result that a policy replaced also replaced in its batch.
-
-    AG2's stream contains a result twice, and AG2 sends the batch to the provider.
-    """
+    """Return the events, with each tool result that a policy replaced also replaced in its batch, which AG2 sends."""
     ids_before = set(map(id, events_before))
     new_results: dict[str, Any] = {}
     out: list[Any] = []

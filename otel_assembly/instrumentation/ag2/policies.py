@@ -34,15 +34,12 @@ class MadeWith(IdentityWeakMap[Any]):
         self._name = name
 
     def wrap(self, original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-        """The hook of `__init__`.
-
-        It remembers the argument even if no provider is configured yet: one may be before the reducer runs.
-        """
+        """The hook of `__init__`."""
 
         @wraps(original)
         def init(reducer: Any, *args: Any, **kwargs: Any) -> None:
             original(reducer, *args, **kwargs)
-            if instrumentation.open:
+            if instrumentation.open:  # not `is_enabled`: a provider may be configured before the reducer runs
                 with instrumentation.suppress_errors():
                     self.put(reducer, argument(args, kwargs, self._position, self._name))
 
@@ -96,11 +93,9 @@ def _first_newest(limiter: Any, events: Sequence[Any]) -> int:
 
 
 def _max_tokens(policy: Any, *_: Any) -> int:
-    """Return the limit of a `TokenBudgetPolicy` or `TokenLimiter` in tokens.
-
-    For a policy that was created before AG2 was instrumented, the limit is computed with `CHARACTERS_PER_TOKEN`.
-    """
+    """Return the limit of a `TokenBudgetPolicy` or `TokenLimiter` in tokens."""
     limit = _TOKEN_LIMITS.get(policy) or getattr(policy, "_max_tokens", None)
+    # A policy that was created before AG2 was instrumented has only its limit in characters.
     return int(policy._max_chars // CHARACTERS_PER_TOKEN if limit is None else limit)  # noqa: SLF001
 
 
@@ -144,7 +139,6 @@ TOKEN_LIMITER: Final = ReducerSpec(
 
 
 def spec_of(policy: Any) -> ReducerSpec:
-    """Return the description of a policy, which for the program's own policies contains nothing."""
     return known_of(type(policy), _BUILT_IN, PACKAGES) or ReducerSpec(kind=None)
 
 

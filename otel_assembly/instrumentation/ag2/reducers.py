@@ -73,10 +73,7 @@ def assembler_middleware(
 def policy_apply(
     instrumentation: Instrumentation, policy: Any, /, prompts: Any, events: Any, context: Any
 ) -> Observation:
-    """Wrap a policy's ``apply``, to record a step, even if the policy changes nothing.
-
-    Not recorded: a policy outside any model call, and one that runs inside another reducer's step.
-    """
+    """Wrap a policy's ``apply``, to record a step of the model call, even if the policy changes nothing."""
     call = CALL.get()
     if call is None or reducing() is not None:
         return
@@ -179,10 +176,7 @@ def maintenance_hook(
 def _maintenance_call(
     name: str, instrumentation: Instrumentation, _: Any, /, events: Sequence[Any], context: Any, store: Any = None
 ) -> Iterator[ModelCall]:
-    """Yield the assembly of a compaction or aggregation; `name` is ``compaction`` or ``aggregation``.
-
-    A compaction is in the ledger of the agent's model calls, and has their prompts and tools.
-    """
+    """Yield the assembly of a compaction, in the ledger of the agent's model calls, or of an aggregation."""
     is_compaction, turn = name == "compaction", turn_of(context)
     with nullcontext() if turn is None else turn.run.inside():
         invoking_agent = invoking_agent_of(context, "" if is_compaction else name)
@@ -209,8 +203,7 @@ def without_summaries(
 ) -> list[Verdict]:
     """Return the verdict on messages that are lost because the summary that replaces them is empty or an error text.
 
-    `before` and `after` are the messages around the compaction. `text_of` returns the text of a summary; None for any
-    other message.
+    `text_of` returns the text of a summary; None for any other message.
     """
     before_ids, after_ids = set(map(id, before)), set(map(id, after))
     removed = [message for message in before if id(message) not in after_ids]
@@ -225,7 +218,6 @@ _TARGET: Final = ReducerSpec(settings={"target": "_target"})
 def _observe_compaction(
     _: Instrumentation, strategy: Any, /, events: Sequence[Any], context: Any, store: Any = None
 ) -> ReducerObservation:
-    """Record a compaction, and why events were dropped: outside the window, or because the answer is no summary."""
     report = StepReport("compaction", events, config=_TARGET.config(strategy))
     after = _compacted((yield report), report.before, context)
     if type(strategy).__name__ == "TailWindowCompact":
@@ -239,10 +231,9 @@ def _observe_compaction(
 def _observe_aggregation(
     _: Instrumentation, strategy: Any, /, events: Sequence[Any], context: Any, store: Any = None
 ) -> ReducerObservation:
-    """Record an aggregation. It writes memory and changes no event, so its input is its output."""
     report = StepReport("aggregation", events, kind=None, config=_TARGET.config(strategy))
     yield report
-    return replace(report, after=events)
+    return replace(report, after=events)  # an aggregation writes memory, and changes no event
 
 
 #: Wrap a strategy's ``compact`` and ``aggregate``.

@@ -95,7 +95,6 @@ def is_summary(message: Msg, summary: str | Sequence[Any]) -> bool:
 
 
 def summary_blocks(summary: str | Sequence[Any]) -> Sequence[Any]:
-    """Return the summary in an agent's state, a text or blocks, as blocks; empty if there is no summary."""
     return [TextBlock(text=summary)] if summary and isinstance(summary, str) else [*summary]
 
 

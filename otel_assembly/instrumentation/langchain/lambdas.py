@@ -95,9 +95,9 @@ def message_function(original: Callable[..., Any], instrumentation: Instrumentat
 
 
 def _message_lists(value: Any, *, allow_empty: bool = False) -> Iterator[tuple[Any, Sequence[Any]]]:
-    """Yield the lists of messages in a value, with their keys if it is a dict; the key of the value itself is None.
+    """Yield the lists of messages in a function's input or output, with their keys if it is a dict, or else None.
 
-    The value is the input of a function, or its output: then `allow_empty`, because it may have dropped all messages.
+    An output may be empty, because the function may have dropped all messages.
     """
     if isinstance(value, Mapping):
         for key, element in value.items():

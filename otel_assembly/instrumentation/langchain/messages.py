@@ -134,20 +134,17 @@ def response_messages(response: Any) -> Sequence[Any]:
 
 
 def state_messages(state: Any) -> Sequence[Any]:
-    """Return the messages in an agent's state, which is a dict or an object."""
     messages: Sequence[Any] = state.get("messages", ()) if isinstance(state, dict) else getattr(state, "messages", ())
     return messages
 
 
 def system_prompt(request: Any, before: list[str], after: list[str]) -> dict[str, Any]:
-    """Return the arguments of ``request.override`` that change the system prompt from `before` to `after`.
-
-    If the system message consists of content blocks and prompts were only added, the blocks stay as they are.
-    """
+    """Return the arguments of ``request.override`` that change the system prompt from `before` to `after`."""
     text = "\n\n".join(after)
     if not hasattr(request, "system_message"):  # LangChain 1.0
         return {"system_prompt": text or None}
     message = request.system_message
+    # If prompts were only added, the content blocks of the system message stay as they are.
     if message is not None and isinstance(message.content, list) and after[: len(before)] == before:
         added = {"type": "text", "text": "\n\n".join(after[len(before) :])}
         return {"system_message": message.model_copy(update={"content": [*message.content, added]})}

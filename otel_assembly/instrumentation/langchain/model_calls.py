@@ -43,11 +43,7 @@ def _runnables(model: Any, settings: Mapping[str, Any] | None) -> Iterator[tuple
 
 
 def model_of(model: Any, settings: Mapping[str, Any] | None = None) -> str | None:
-    """Return the name of the model that a chat model calls; None if it is unknown.
-
-    The chat model may be inside of a runnable: bound to settings, with fallbacks, or configurable. The settings of the
-    call may name another model.
-    """
+    """Return the name of the model that a chat model calls, also inside of a runnable; None if it is unknown."""
     runnable = None
     for runnable, own_settings in _runnables(model, settings):
         # A configurable model, made by `init_chat_model`, has `_default_config`.
@@ -73,7 +69,6 @@ schemas_of: Final = ToolSchemas(_schema).of
 
 
 def _read_request(model: Any, /, *args: Any, **settings: Any) -> ClientRequest:
-    """Return the request of one model call, from the arguments of a method that takes one list of messages."""
     window = limit_of(getattr(model, "profile", None), "max_input_tokens")
     messages, tools = argument(args, settings, 0, "messages"), schemas_of(settings.get("tools"))
     rules, unknown = client_of(model, tools, settings), bool(settings.get("previous_response_id"))
@@ -96,10 +91,7 @@ def _after_last_response(messages: Sequence[Any]) -> Sequence[Any] | None:
 
 
 def client_of(model: Any, tools: Sequence[Any] = (), settings: Mapping[str, Any] = {}) -> ClientRules | None:
-    """Return the rules by which a chat model's client converts messages; None if they are unknown.
-
-    They depend on the schemas of the tools and the settings of the call.
-    """
+    """Return the rules by which a chat model's client converts messages; None if they are unknown."""
     # OpenAI's Responses API has other rules: for example, its messages have no speaker names.
     decides = getattr(model, "_use_responses_api", None)
     uses_responses = False
@@ -117,15 +109,13 @@ def _read_single(model: Any, /, *args: Any, **settings: Any) -> ClientRequest | 
 
 
 def _read_stream_input(model: Any, /, *args: Any, **settings: Any) -> ClientRequest:
-    """Return the request of a streaming call, whose input is a text, messages, or a prompt value."""
     from langchain_core.messages import convert_to_messages  # where a model is called, it has been imported
 
     prompt = argument(args, settings, 0, "input")
     return _read_request(model, convert_to_messages([prompt] if isinstance(prompt, str) else prompt), **settings)
 
 
-def _answer_text(answer: Any) -> str:
-    """Return the text of an `LLMResult` or a `ChatResult`."""
+def _answer_text(answer: Any) -> str:  # an `LLMResult` or a `ChatResult`
     first: Any = next(iter(getattr(answer, "generations", ())), None)
     return str(getattr(first[0] if isinstance(first, list) else first, "text", ""))
 

@@ -176,10 +176,9 @@ class PreparedCalls:
             self._calls[:] = [call for call in self._calls if call not in calls]
 
     def available_to(self, position_key: str, step: int) -> Iterator[tuple[PreparedCall, bool]]:
-        """Yield the calls that a position in this step may continue, the newest first.
+        """Yield the calls that a position in this step may continue, and whether a part of their messages is enough.
 
-        The flag is True for calls that may be continued with a part of their messages: the position's own, those of
-        the step directly before, and those prepared outside of any run.
+        It is for the position's own calls, those of the step directly before, and those prepared outside of any run.
         """
         for call in reversed([*self._calls]):
             if call.position_key == position_key:
@@ -274,10 +273,9 @@ class GraphPosition:
     def call_for_reducer(
         self, instrumentation: Instrumentation, messages: Sequence[Any], since_ns: int, node: str | None = None
     ) -> tuple[PreparedCall, Sequence[Any] | None]:
-        """Return the call that a reducer with this input works for, and the call's messages when the reducer began.
+        """Return the call that a reducer with this input works for, and the call's messages when it began (`since_ns`).
 
-        It began at `since_ns`; what reducers inside of it have done since is its work. `node` is the node that calls
-        the model, by default the node at this position.
+        `node` is the node that calls the model, by default the node at this position.
         """
         continued = self._continue_call(messages, since_ns=since_ns)
         call, state = continued or (PreparedCall(instrumentation), None)
@@ -371,16 +369,13 @@ class GraphPosition:
     def _continue_call(
         self, messages: Sequence[Any], *, is_request: bool = False, since_ns: int | None = None
     ) -> tuple[PreparedCall, Sequence[Any]] | None:
-        """Return the call that these messages continue, or a fork of it, and its state; None if there is none.
-
-        A fork is needed if the model was called, or if the state is not the last one. Steps that ended after `since_ns`
-        do not count as later states: they ran inside of the reducer that began then.
-        """
+        """Return the call that these messages continue, or a fork of it, and its state; None if there is none."""
         with self.calls.lock:
             known = self._find_call(messages, is_request=is_request)
             if known is None:
                 return None
             (call, state), messages_at_state = known, known[0].states[known[1]]
+            # Steps that ended after `since_ns` are no later states: they ran inside of the reducer that began then.
             has_inner_steps = since_ns is not None and call.assembly is not None and call.assembly.done_ns >= since_ns
             if call.is_made or (state < call.last_state and not has_inner_steps):
                 call = call.fork(state)
@@ -477,7 +472,6 @@ class GraphContext:
     def call_for_reducer(
         self, instrumentation: Instrumentation, messages: Sequence[Any], since_ns: int, node: str | None = None
     ) -> tuple[ModelCall, Sequence[Any] | None]:
-        """Return the call that a reducer at the current position works for; see `GraphPosition.call_for_reducer`."""
         return self.position().call_for_reducer(instrumentation, messages, since_ns, node)
 
     def client_called(self, instrumentation: Instrumentation, request: ClientRequest) -> ModelCall:

@@ -79,8 +79,7 @@ def _role(message: ChatMessage) -> str:
 
 
 def _author(message: ChatMessage) -> dict[str, str]:
-    """Return the author's name. LlamaIndex's clients send it only with ``additional_kwargs`` that contain calls."""
-    keywords = message.additional_kwargs
+    keywords = message.additional_kwargs  # LlamaIndex's clients send the name only with calls in them
     is_sent = _role(message) not in _RESULT_ROLES and not _CALL_KEYS.isdisjoint(keywords)
     return {"name": str(keywords.get("name") or "") if is_sent else ""}
 
@@ -94,13 +93,11 @@ register_parts(ChatMessage, "blocks", "block_type", _BLOCKS, _kind, _author, _co
 
 
 def as_summary(message: ChatMessage) -> ChatMessage:
-    """Mark a message as a summary, and return it."""
     _SUMMARIES.put(message, True)
     return message
 
 
 def snapshot(message: ChatMessage) -> ChatMessage:
-    """Copy a message, so that later changes of the original do not affect the copy."""
     return as_summary(copy(message)) if _SUMMARIES.get(message) else copy(message)
 
 

@@ -156,7 +156,6 @@ def _applied_edits(answer: Any) -> dict[str, list[Any]]:
 
 
 def read_messages_answer(answer: Any) -> ProviderAnswer | None:
-    """Read an answer of Anthropic's Messages API."""
     answer = _body(answer)
     content = _get(answer, "content")
     if not isinstance(content, list):
@@ -214,13 +213,11 @@ def _ollama_message(answer: Any) -> dict[str, Any] | None:
 
 
 def read_ollama_answer(answer: Any) -> ProviderAnswer | None:
-    """Read an answer of Ollama's `chat` or `generate`."""
     message = _ollama_message(answer)
     return None if message is None else ProviderAnswer([message], input_tokens=_tokens(answer, _OLLAMA_TOKENS))
 
 
 def read_cohere_answer(answer: Any) -> ProviderAnswer | None:
-    """Read an answer of Cohere's `chat`."""
     message, tokens = plain(_get(answer, "message")), _get(_get(answer, "usage"), "tokens")
     if not isinstance(message, dict):
         return None
@@ -517,7 +514,6 @@ class GenerateContentCollector:
         self._input_tokens: int | None = None
 
     def add(self, chunk: Any) -> None:
-        """Add one chunk: an `HttpResponse` with a part of the answer."""
         body = chunk if isinstance(chunk, dict) else json_object(getattr(chunk, "body", None))
         self._id = self._id or _str(body, "responseId")
         tokens = _tokens(_get(body, "usageMetadata"), _GEMINI_TOKENS)
@@ -606,7 +602,6 @@ class InvokeModelCollector:
         self._input_tokens: int | None = None
 
     def add(self, chunk: Any) -> None:
-        """Add one event with a part of the answer in its bytes, or bytes that the program read from the body."""
         if isinstance(chunk, bytes):
             self._bytes.append(chunk)
             return

@@ -88,7 +88,6 @@ def message_keys(message: Any) -> MessageKeys:
 
 
 def text_key(text: str) -> AnswerKey:
-    """Return the key of an answer that consists of a normalized text."""
     return AnswerKey(hash(("text", text)), is_distinctive=len(text) >= DISTINCTIVE_LENGTH)
 
 
@@ -109,7 +108,6 @@ def normalized(text: str) -> str:
 
 
 def facts_of(message: Any) -> EventFacts | None:
-    """Return the facts of a message; None if it has no known format."""
     try:
         return describe(message)
     except AssemblyError:

@@ -69,10 +69,9 @@ _WITH_DEFAULTS: Final = ("litellm.", "mistralai.", "cohere.")
 
 
 def plain(value: Any, depth: int = _OBJECT_DEPTH) -> Any:
-    """Return a value with each SDK object in it as the dict that its SDK sends.
+    """Return a value with each SDK object in it as the dict that its SDK sends; the value itself if it has none.
 
-    A dict or list without SDK objects is returned itself. SDK objects can change, and to notice a change takes as long
-    as to dump them again, so dumps are not cached.
+    SDK objects can change, and to notice a change takes as long as to dump them again, so dumps are not cached.
     """
     if isinstance(value, dict):
         changed = {key: new for key, item in value.items() if depth and (new := plain(item, depth - 1)) is not item}
@@ -92,10 +91,7 @@ def plain(value: Any, depth: int = _OBJECT_DEPTH) -> Any:
 
 
 def _is_plain(messages: list[Any] | tuple[Any, ...]) -> bool:
-    """Return whether messages contain no SDK objects, so that they need no `plain`: most requests are plain JSON.
-
-    All values are visited, level by level, without Python code for each message.
-    """
+    """Return whether messages contain no SDK objects, as most requests; no Python code runs for each message."""
     values: list[Any] | tuple[Any, ...] = messages
     for _ in range(_OBJECT_DEPTH):
         if not values:
@@ -223,7 +219,6 @@ def _edit_types(edits: object) -> list[str]:
 
 
 def read_messages(body: Any, path: str = "") -> ProviderRequest | None:
-    """Read a request of Anthropic's Messages API."""
     messages = _messages(_mapping(body).get("messages"))
     if messages is None:
         return None
@@ -241,7 +236,6 @@ def read_messages(body: Any, path: str = "") -> ProviderRequest | None:
 
 
 def read_generate_content(body: Any, path: str = "") -> ProviderRequest | None:
-    """Read a request of Gemini's API, whose model is in the request's path."""
     messages = _messages(_mapping(body).get("contents"))
     if messages is None:
         return None
@@ -261,7 +255,6 @@ def _bedrock_tools(config: object) -> list[Any]:
 
 
 def read_converse(params: Any, path: str = "") -> ProviderRequest | None:
-    """Read the parameters of Bedrock's `Converse` and `ConverseStream`."""
     params = _mapping(params)
     messages = _messages(params.get("messages") or [])
     if messages is None:
