@@ -8,7 +8,6 @@ from otel_assembly.budget.keep_order import atoms_of, pairing_of, survivors_of
 from otel_assembly.budget.sections import is_text, item_text
 from otel_assembly.decision import DecisionReason
 from otel_assembly.errors import DescribeError
-from otel_assembly.history.broken_pairs import unpaired
 from otel_assembly.history.tool_pairs import CALLS, CLOSES, ORPHAN, REASONED, Pairing
 from otel_assembly.messages.event_facts import EventFacts, EventKind, describe
 
@@ -163,8 +162,11 @@ class ReadBlock:
         if pairing is None:
             return {}, False
         newest_response = len(indexes) if answered_later else pairing.last_response
-        positions = unpaired(pairing, range(len(indexes) - 1, -1, -1), newest_response)
-        reasons = {indexes[position]: orphan_reason(pairing, position) for position in positions}
+        reasons = {
+            index: orphan_reason(pairing, position)
+            for position, index in enumerate(indexes)
+            if not pairing.is_sendable(position, newest_response)
+        }
         return reasons, bool(pairing.pending_calls(newest_response))
 
     def survivors(self, excluded: Collection[int]) -> Iterable[Sequence[int]]:

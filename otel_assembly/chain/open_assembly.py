@@ -34,9 +34,9 @@ from otel_assembly.chain.policy_contract import (
 from otel_assembly.chain.step_diff import EXITS
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome
 from otel_assembly.errors import PolicyContractError
-from otel_assembly.history.broken_pairs import echoes_stand
 from otel_assembly.history.edited import Edited
-from otel_assembly.history.view import View, difference, joined, reader, runs_of, to_runs
+from otel_assembly.history.tool_pairs import echoes_stand
+from otel_assembly.history.view import View, difference, merged, reader, to_runs
 from otel_assembly.ledger.record import CALLER, mark_exported, totals_of
 from otel_assembly.ledger.snapshot import ItemGroup, PendingUsage, Step
 from otel_assembly.policies.base import literals_of, waits
@@ -292,7 +292,7 @@ def _write_output(policy: AssemblyPolicy, step: Step, outcome: Outcome, ledger: 
     if events is step.view_in and not verdicts:
         return
     part = events if isinstance(events, View) and events.history is history else None
-    if part is not None and part.is_slice and history.echoes and not echoes_stand(history, runs_of(part)):
+    if part is not None and part.is_slice and history.echoes and not echoes_stand(part):
         part = None  # an event restates one that was left out, so it is read differently there
     if part is not None and _write_verdicts(step, part, verdicts):
         step.view_out = part
@@ -377,7 +377,7 @@ def _rest_of_column(history: History, column: Column, runs: Sequence[Run], cover
         if start < last:
             return None
         last = stop
-    merged_runs = joined(covered)
+    merged_runs = merged(covered)
     if merged_runs == runs:
         return []
     if difference(merged_runs, runs):

@@ -7,9 +7,9 @@ from operator import is_, lt
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason
-from otel_assembly.history.broken_pairs import echoes_stand
 from otel_assembly.history.history import ListHistory
-from otel_assembly.history.view import Run, View, complement, difference, intersection, is_in, merged, runs_of, to_runs
+from otel_assembly.history.tool_pairs import echoes_stand
+from otel_assembly.history.view import Run, View, difference, intersection, is_in, merged, to_runs
 from otel_assembly.ledger.snapshot import ItemGroup, ItemIds, NumberedHistory, item_id_runs
 from otel_assembly.matching.event_index import EventIndex, EventMatcher, moved
 from otel_assembly.matching.sequence_diff import diff_sequences
@@ -65,7 +65,7 @@ def record_matches(
         indexes = [at for at in diff.middle if at is not None]
         step.moved = tuple(sorted(step.numbered_in.item_ids.of(view.position(at)) for at in moved(indexes)))
     replaced = diff.replaced() if stands_in and None in diff.middle else []
-    tags = _tags(inputs, complement(diff.length, kept), replaced, verdicts, otherwise, index)
+    tags = _tags(inputs, difference([(0, diff.length)], kept), replaced, verdicts, otherwise, index)
     _write_groups(step, tags)
     if replaced:
         step.provenance = _provenance(step, diff, dict(tags).get(_COMPACTED, []), ledger)
@@ -105,7 +105,7 @@ def record_part(step: Step, part: View, verdicts: Sequence[Verdict]) -> bool | N
     indexes = [view.index_of(position) for position in part.positions()]
     if -1 in indexes or not all(map(lt, indexes, indexes[1:])):
         return None
-    inputs, removed = list(view), complement(len(view), to_runs(indexes))
+    inputs, removed = list(view), difference([(0, len(view))], to_runs(indexes))
     _write_groups(step, _tags(inputs, removed, (), verdicts, DecisionReason.POLICY, None))
     step.view_out = part
     tagged = {id(inputs[at]) for at in _true_verdicts(inputs, verdicts, removed, None)}
@@ -137,7 +137,7 @@ def _slice_of(view: View, kept: Sequence[Run]) -> View | None:
     if len(picked) == len(view):
         return view
     part, history = View(view.history, view.column, picked.runs, is_slice=True), view.history
-    if history.echoes and not echoes_stand(history, runs_of(part)):
+    if history.echoes and not echoes_stand(part):
         return None
     return part
 

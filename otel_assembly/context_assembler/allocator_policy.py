@@ -26,7 +26,7 @@ from otel_assembly.context_assembler.gather import error_type_of
 from otel_assembly.context_assembler.layout import Layout, PreviousEvents
 from otel_assembly.decision import Compaction, DecisionOutcome, DecisionReason, Outcome, Verdict
 from otel_assembly.history.token_counts import arrive
-from otel_assembly.history.view import Run, View, complement, difference, merged, to_runs
+from otel_assembly.history.view import Run, View, difference, merged, to_runs
 from otel_assembly.messages.provider_rules import rules_for
 from otel_assembly.policies.base import REDUCTION, DecidingPolicy
 
@@ -156,7 +156,7 @@ class AllocatorPolicy(DecidingPolicy):
 
 def _view_at(view: View, runs: Sequence[Run]) -> View:
     """Return the events at these positions, without tool calls or results whose counterpart is not among them."""
-    return view.pick(runs).as_unsliced()
+    return view.pick(runs, is_slice=False)
 
 
 def _events_at(events: Sequence[Any], runs: Sequence[Run]) -> list[Any]:
@@ -240,7 +240,7 @@ def _block_runs_by_outcome(decided: DecidedBlock) -> dict[tuple[DecisionOutcome,
         indexes_by_outcome.setdefault(item_outcomes[index][:2], []).append(index)
     by_outcome = {outcome: to_runs(indexes) for outcome, indexes in indexes_by_outcome.items()}
     listed = merged((index, index + 1) for index in item_outcomes)
-    parts = [(decided.outcome.rest_outcome(), complement(count, merged([*kept, *listed])))]
+    parts = [(decided.outcome.rest_outcome(), difference([(0, count)], merged([*kept, *listed])))]
     if decided.kept_reason is not DecisionReason.FITS:
         parts.append(((DecisionOutcome.KEPT, decided.kept_reason), difference(kept, listed)))
     for outcome, runs in parts:

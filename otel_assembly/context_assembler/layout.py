@@ -9,8 +9,9 @@ from otel_assembly.budget.read_block import ReadBlock
 from otel_assembly.budget.sections import is_text, item_text
 from otel_assembly.context_assembler.block_event import BlockEvent, facts_in
 from otel_assembly.context_assembler.turn_log import TurnLog, TurnsBlock
-from otel_assembly.history.broken_pairs import echoes_stand
 from otel_assembly.history.read_events import ReadEvents
+from otel_assembly.history.tool_pairs import echoes_stand
+from otel_assembly.history.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from otel_assembly.budget.ordering import Order
     from otel_assembly.context_assembler.turn_log import Turns
     from otel_assembly.history.read_events import Part
-    from otel_assembly.history.view import Run, View
+    from otel_assembly.history.view import Run
 
 #: Identifies an item across turns: a text by its block, source, id, version and content; a message by its identity.
 _Name = tuple[Any, ...]
@@ -121,7 +122,7 @@ class Layout:
         if self._turns is None:
             return not any(item.echo for block in self.blocks for item in block.items)
         history = self._turns[0].view.history
-        return not history.echoes or echoes_stand(history, self._turn_runs(kept))
+        return not history.echoes or echoes_stand(View(history, history.all, self._turn_runs(kept)))
 
     def is_current(self, kept: Mapping[str, Sequence[Run]]) -> bool:
         """Return whether the kept turns have the content that the allocator decided on.

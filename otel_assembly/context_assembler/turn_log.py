@@ -85,8 +85,8 @@ class Turns:
         item, group = self.known[position], None
         atom, history = self.pairing.atoms[position], self.view.history
         if self.step_bytes and atom not in self.pending:
-            step = history.offset(atom) // self.step_bytes
-            if step < history.offset(len(self.view)) // self.step_bytes - 1:
+            step = history.offsets[atom] // self.step_bytes
+            if step < history.offsets[len(self.view)] // self.step_bytes - 1:
                 group = f"{STEP}{step}"
         return item if item.group == group else replace(item, group=group)
 
@@ -225,7 +225,7 @@ class TurnLog:
             if not turns.compared.start or not sent:
                 return True
             start = sent[-1][0]
-            atom = self._history.atom(start - 1) if start else 0
+            atom = self._history.pairing.atoms[start - 1] if start else 0
             rest = turns.compared.others([*range(atom, start), *chain.from_iterable(starmap(range, sent))])
             now, old_contents = ([*map(items.__getitem__, rest)] for items in (self._turns, self._contents))
             if equal(old_contents, contents(now)):
@@ -239,7 +239,7 @@ class TurnLog:
         if known > COMPARED_WHOLE and self._sent and self._starts_with_known(turns):
             *before, (start, _) = self._sent
             sent = [*chain.from_iterable(starmap(range, before))]
-            compared = self._rotation.choose(self._history.atom(start - 1) if start else 0, sent)
+            compared = self._rotation.choose(self._history.pairing.atoms[start - 1] if start else 0, sent)
             now, old_turns, old_contents = compared.select(known, turns, self._turns, self._contents)
             if all(map(is_, now, old_turns)) and _are_readable(now):
                 return compared if equal(old_contents, contents(now)) else None
@@ -294,14 +294,14 @@ class TurnLog:
         if not size:
             return
         history, items, atoms = self._history, self._items, self._history.pairing.atoms
-        newest = history.offset(len(items)) // size
+        newest = history.offsets[len(items)] // size
         pending = {atoms[index] for index in history.pairing.pending_calls(-1)}
         joined = filter(history.pairing.joined.__contains__, history.pairing.changed[self._changes :])
         regrouped = {index for atom in {*joined, *(pending ^ self._pending)} for index in history.pairing.members(atom)}
         # Older turns are grouped when a step begins; until then, only a new turn may be part of an older atom.
         first = self._grouped if newest > self._newest_step else self._looked_at
         for index in (*regrouped, *range(first, len(items))):
-            step = history.offset(atoms[index]) // size
+            step = history.offsets[atoms[index]] // size
             group = f"{STEP}{step}" if step < newest - 1 and atoms[index] not in pending else None
             if items[index].group != group:
                 items[index] = replace(items[index], group=group)
@@ -384,7 +384,7 @@ class TurnsBlock(ReadBlock):
         steps are yielded one step at a time.
         """
         turns, start, atoms = self._turns, self._start, self._pairs.atoms
-        first_turn_at, offset = turns.view.history.position_after, turns.view.history.offset
+        first_turn_at, offsets = turns.view.history.position_after, turns.view.history.offsets
         members: dict[int, list[int]] = {}
         yield from (pending_atoms := self.pending_atoms(excluded))
         pending = {atom[0] for atom in pending_atoms}
@@ -396,7 +396,7 @@ class TurnsBlock(ReadBlock):
                     yield members.pop(index)[::-1]
         end = min(self._stop, turns.grouped)
         while end > start:  # a step contains the results of its calls, even if they are in a later step
-            first = max(start, first_turn_at(offset(end - 1) // turns.step_bytes * turns.step_bytes)) - start
+            first = max(start, first_turn_at(offsets[end - 1] // turns.step_bytes * turns.step_bytes)) - start
             for index in range(end - 1 - start, first - 1, -1):
                 atom_index = atoms[start + index] - start
                 if index not in excluded and atom_index not in pending:
@@ -438,11 +438,11 @@ class TurnsBlock(ReadBlock):
                 cut = position
             if cut == ungrouped > start:
                 history, size = turns.view.history, turns.step_bytes
-                offset, position_after = history.offset, history.position_after
+                offsets, position_after = history.offsets, history.position_after
                 if enough < cut:
-                    cut = min(cut, position_after(-(-offset(enough) // size) * size))
+                    cut = min(cut, position_after(-(-offsets[enough] // size) * size))
                 while cut > start:
-                    step = max(start, position_after(offset(cut - 1) // size * size))
+                    step = max(start, position_after(offsets[cut - 1] // size * size))
                     if self._across(step, apart)[1] > remaining:
                         break
                     cut = step

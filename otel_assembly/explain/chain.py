@@ -146,7 +146,7 @@ class ChainRun:
         separated = [
             item
             for position, item in enumerate(self._items)
-            if self._atoms[item] not in (item, self._items[self._history.atom(position)])
+            if self._atoms[item] not in (item, self._items[self._history.pairing.atoms[position]])
         ]
         if separated:
             raise UnknownError(f"the spans do not record which call each result answers: {_counted(separated, 'item')}")

@@ -143,7 +143,7 @@ def summarizing_policy(
             """
             reserve = self.reserved(plan, view)
             self.state = SummaryState.NO_ROOM
-            if not reserve or reserve > plan.sharing.free:
+            if not reserve or reserve > plan.free:
                 return None
             self.state = SummaryState.SUMMARY
             dropped_events = plan.summarizable(self._selected_with_reserve(plan, view)[1])
@@ -172,7 +172,7 @@ def summarizing_policy(
 
 
 def _item(view: View, position: int) -> str:
-    item: str = view.history.event(position).item
+    item: str = view.history.events[position].item
     return item
 
 

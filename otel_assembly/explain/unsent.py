@@ -17,7 +17,7 @@ from otel_assembly.errors import ConfigurationError, ContextOverflowError
 from otel_assembly.explain.chain import KnownPolicies, context_of, result_of, settings_of
 from otel_assembly.explain.explanation import LimitIncrease, Part, Unsent
 from otel_assembly.explain.skeleton import PromptsOfTurn, SkeletonMeter, UnknownError, note_tokens, stand_ins
-from otel_assembly.history.first_message import leading, newest_atom, newest_request, newest_response
+from otel_assembly.history.first_message import essential_events, leading
 from otel_assembly.history.history import History
 from otel_assembly.messages.event_facts import EventKind
 from otel_assembly.policies import DecidingPolicy
@@ -365,12 +365,12 @@ class UnsentTurn:
         """The names of the parts (see `Part`) of the items that the policy cannot drop, by item."""
         view = as_view(History(self._input).view())
         history = view.history
-        response, request = newest_response(view), newest_request(view)
-        parts = dict.fromkeys(newest_atom(view, response), "newest_atom")
-        parts |= dict.fromkeys(request, "newest_request")
-        parts |= dict.fromkeys(history.pairing.pending_calls(response), "pending_calls")
+        essential = essential_events(view)
+        parts = dict.fromkeys(essential.newest, "newest_atom")
+        parts |= dict.fromkeys(essential.request, "newest_request")
+        parts |= dict.fromkeys(essential.pending, "pending_calls")
         parts |= dict.fromkeys((view.position(index) for index in range(leading(view))), "leading_system")
-        return {history.event(position).item: part for position, part in parts.items() if view.holds(position)}
+        return {history.events[position].item: part for position, part in parts.items() if view.holds(position)}
 
     # The allocator
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import islice
-from typing import TYPE_CHECKING, Final
+from bisect import bisect_left
+from itertools import islice, takewhile
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from otel_assembly.history.tool_pairs import CLOSES, ORPHAN, PAIRED, RESPONSE
+from otel_assembly.history.tool_pairs import CLOSES, ORPHAN, PAIRED, newest_response
 from otel_assembly.messages.event_facts import EventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from otel_assembly.history.view import View
 
@@ -24,32 +25,51 @@ def leading(view: View) -> int:
 
     These items are prompts, so no reducer drops them. Alerts and lifecycle events before such a message are included.
     """
-    if not view.history.leading:
-        return 0
-    count, most = 0, min(view.history.leading, len(view))
-    while count < most and view.position(count) < view.history.leading:
-        count += 1
-    return count
+    first = view.history.leading
+    return len(list(takewhile(first.__gt__, view.positions()))) if first else 0
 
 
-def newest_response(view: View) -> int:
-    """Return the position of the view's newest response; −1 if the view has none."""
-    pairing = view.history.pairing
-    newest = pairing.last_response
-    if newest < 0 or view.index_of(newest) >= 0:
-        return newest
-    return next((position for position in view.backward() if pairing.flags[position] & RESPONSE), -1)
+class Essential(NamedTuple):
+    """The positions of a view's events that no reduction drops, besides the leading system messages.
 
-
-def newest_atom(view: View, response: int) -> list[int]:
-    """Return the positions of the view's newest atom, newest first.
-
-    Alerts, lifecycle events and items that may not be sent (see `Pairing.is_sendable`) are skipped.
-
-    Args:
-        view: The view.
-        response: The position of the view's newest response; −1 if it has none.
+    Attributes:
+        request: The newest user request; if it also has tool results, all items of its atom. Empty if there is none.
+        pending: The calls that await an approval, with the other items of their atoms.
+        newest: The newest atom that may be sent, newest first.
+        response: The newest response; −1 if there is none.
     """
+
+    request: list[int]
+    pending: list[int]
+    newest: list[int]
+    response: int
+
+    @property
+    def events(self) -> list[int]:
+        """The positions of all these events."""
+        return [*self.request, *self.pending, *self.newest]
+
+
+def essential_events(view: View) -> Essential:
+    """Return the positions of a view's events that no reduction drops."""
+    response = newest_response(view)
+    pending = list(filter(view.holds, view.history.pairing.pending_calls(response)))
+    return Essential(_newest_request(view), pending, _newest_atom(view, response), response)
+
+
+def _newest_request(view: View) -> list[int]:
+    pairing, requests = view.history.pairing, view.history.requests.positions
+    for index in range(bisect_left(requests, view.end) - 1, -1, -1):
+        request = requests[index]
+        if view.index_of(request) >= 0:
+            is_answer = pairing.flags[request] & CLOSES
+            return list(filter(view.holds, pairing.members(pairing.atoms[request]))) if is_answer else [request]
+        if request < view.position(0):
+            break
+    return []
+
+
+def _newest_atom(view: View, response: int) -> list[int]:
     history = view.history
     pairing, last = history.pairing, view.end - 1
     if last >= 0 and not pairing.flags[last] & PAIRED and history.kind(last) not in NON_CONVERSATION:
@@ -68,16 +88,21 @@ def newest_atom(view: View, response: int) -> list[int]:
     return members
 
 
-def newest_request(view: View) -> list[int]:
-    """Return the position of the view's newest user request; empty if the view has none.
+def opening_request(view: View, always_kept: Iterable[int]) -> list[int]:
+    """Return the position of an older user request that must be kept too, as a list of at most one.
 
-    If the request also has tool results, the positions of all items of its atom in the view are returned.
+    A tool call that awaits an approval can be older than the newest request. A provider that requires a user's request
+    as the first message then needs the last request before that call.
+
+    Args:
+        view: The events.
+        always_kept: Positions of the events that a policy keeps regardless of its limit.
     """
-    history = view.history
-    request = history.newest_request(view)
-    if request < 0 or not history.pairing.flags[request] & CLOSES:
-        return [request] if request >= 0 else []
-    return [position for position in history.pairing.members(history.atom(request)) if view.holds(position)]
+    first, requests = min(always_kept, default=-1), view.history.requests.positions
+    if first < 0 or may_open_prompt(view, first):
+        return []
+    older = reversed(requests[: bisect_left(requests, first)])
+    return list(islice((at for at in older if view.holds(at) and may_open_prompt(view, at)), 1))
 
 
 def before_user(kept: View, fixed: Collection[int] = ()) -> set[int]:
@@ -101,15 +126,14 @@ def before_user(kept: View, fixed: Collection[int] = ()) -> set[int]:
         return set()
     if not dropped:
         return dropped
-    response = newest_response(kept)
-    protected = {*fixed, *history.pairing.pending_calls(response), *newest_request(kept), *newest_atom(kept, response)}
+    protected = {*fixed, *essential_events(kept).events}
     # An atom is dropped as a whole, unless one of its items is protected.
-    for atom in {history.atom(position) for position in dropped}:
-        members = [position for position in history.pairing.members(atom) if kept.holds(position)]
+    for atom in set(map(history.pairing.atoms.__getitem__, dropped)):
+        members = history.pairing.members(atom)
         if not protected.isdisjoint(members):
             dropped.difference_update(members)
         else:
-            dropped.update(members)
+            dropped.update(filter(kept.holds, members))
     return dropped
 
 
@@ -118,5 +142,5 @@ def may_open_prompt(view: View, position: int) -> bool:
     history = view.history
     kind = history.kind(position)
     if kind is EventKind.REQUEST:
-        return not history.flags(position) & (CLOSES | ORPHAN)
+        return not history.pairing.flags[position] & (CLOSES | ORPHAN)
     return kind is EventKind.SUMMARY

@@ -11,7 +11,6 @@ import hashlib
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, overload
 from weakref import WeakKeyDictionary
 
@@ -20,11 +19,11 @@ from otel_assembly.conversation_state import Conversation
 from otel_assembly.errors import DescribeError
 from otel_assembly.history.token_counts import TokenTable
 from otel_assembly.history.tool_pairs import CLOSES, ECHO, MEDIA, OPENS, ORPHAN, PAIRED, REASONED, Pairing
-from otel_assembly.history.view import Column, View
+from otel_assembly.history.view import Column, EventSequence, View
 from otel_assembly.messages.event_facts import EventFacts, EventKind, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
+    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     from otel_assembly.tokens import TokenMeter
 
@@ -51,7 +50,7 @@ _FRESH: Final = 1024
 _MOST_METERS: Final = 4
 
 
-class History(Sequence[Any]):
+class History(EventSequence):
     """An append-only sequence of events of any described types.
 
     Args:
@@ -85,7 +84,8 @@ class History(Sequence[Any]):
         self.kind_codes = bytearray()
         #: The bytes of text (UTF-8) before each event; the last entry is the total.
         self.offsets = array("Q", [0])
-        self._sizes = array("I")
+        #: The bytes of text of each event; 0 for an echo.
+        self.sizes = array("I")
         #: The positions of events that restate another event.
         self.echoes = array("I")
         self._media = array("I")
@@ -107,9 +107,7 @@ class History(Sequence[Any]):
         #: Each event is in one of these columns: events that may be sent, events outside the conversation, results
         #: without a call, abandoned calls, results of their units, and separated reasoning. If an event changes its
         #: class, both columns are replaced, and views of the old ones stay as they are.
-        self.classes = [Column(place=place) for place in range(_SEPARATED + 1)]
-        #: The events that changed their class, once for each change.
-        self.reclassified = array("I")
+        self.classes = [Column() for _ in range(_SEPARATED + 1)]
         #: The results without a call.
         self.orphans = self.classes[_ORPHAN]
         self.requests = Column()
@@ -149,7 +147,7 @@ class History(Sequence[Any]):
             size = 0 if flags & ECHO else _size_of(facts.texts)
             self.kind_codes.append(code)
             self.offsets.append(self.offsets[-1] + size)
-            self._sizes.append(size)
+            self.sizes.append(size)
             if flags:
                 if flags & ECHO:
                     self.echoes.append(position)
@@ -172,28 +170,25 @@ class History(Sequence[Any]):
             self.events.append(event)
             self.all.positions.append(position)
             pairing = self.pairing
-            if pairing.affected_atoms and (pairing.abandoned or self.classes[_ABANDONED_CALL] or pairing.dangling):
+            if pairing.affected_atoms and (
+                self.classes[_ABANDONED_CALL] or pairing.dangling or pairing.abandoned(pairing.last_response)
+            ):
                 self._move(position)
-            if not _IS_CONVERSATION[code]:
-                place = _NON_CONVERSATION
-            else:
-                place = self._class_of(position, flags) if flags & PAIRED else _SENDABLE
+            place = _SENDABLE if _IS_CONVERSATION[code] else _NON_CONVERSATION
+            if flags & PAIRED:
+                place = self.class_of(position, is_sendable=pairing.is_sendable(position, pairing.last_response))
             self.classes[place].positions.append(position)
             listed = self._named[code]
             if listed is not None and place != _ORPHAN:
                 listed.append(position)
 
-    def _class_of(self, position: int, flags: int) -> int:
-        """Return the class of the newest event, which belongs to a tool pair or to reasoning."""
-        pairing = self.pairing
+    def class_of(self, position: int, *, is_sendable: bool) -> int:
+        """Return the class of an item of a tool pair or of reasoning, as its index in `classes`."""
+        flags = self.pairing.flags[position]
         if flags & ORPHAN:
             return _ORPHAN
-        if not (pairing.abandoned or pairing.dangling) or pairing.is_sendable(position, pairing.last_response):
+        if is_sendable:
             return _SENDABLE
-        return self._unsendable_class(position, flags)
-
-    def _unsendable_class(self, position: int, flags: int) -> int:
-        """Return the class of an item while its atom may not be sent."""
         if flags & PAIRED == REASONED:
             return _SEPARATED
         is_call = flags & OPENS or (flags & ECHO and self.kind(position) is EventKind.TOOL_CALL)
@@ -201,41 +196,26 @@ class History(Sequence[Any]):
 
     def _move(self, end: int) -> None:
         """Change the classes of events before `end` whose atom the newest event made sendable or unsendable."""
-        pairing, sendable = self.pairing, self.classes[_SENDABLE]
+        pairing, sendable = self.pairing, self.view(self.classes[_SENDABLE])
         moves: dict[int, tuple[int, int]] = {}
         for members in pairing.affected_atoms:
             is_sendable = pairing.is_sendable(members[0], pairing.last_response)
             for position in members:
-                if (
-                    position < end
-                    and _IS_CONVERSATION[self.kind_codes[position]]
-                    and sendable.holds(position) != is_sendable
-                ):
-                    places = _SENDABLE, self._unsendable_class(position, pairing.flags[position])
-                    moves[position] = places[::-1] if is_sendable else places
-        before = len(self.reclassified)
-        self.reclassified.extend(moves)
+                is_older = position < end and _IS_CONVERSATION[self.kind_codes[position]]
+                if is_older and sendable.holds(position) != is_sendable:
+                    old, new = (self.class_of(position, is_sendable=state) for state in (not is_sendable, is_sendable))
+                    moves[position] = old, new
         for place in sorted({place for places in moves.values() for place in places}):
-            column = self.classes[place]
             removed = [position for position, (old, _) in moves.items() if old == place]
             added = [position for position, (_, new) in moves.items() if new == place]
-            self.classes[place] = edited = column.edited(removed, added)
-            column.until, edited.since = before, len(self.reclassified)
+            column, edited = self.classes[place], Column(self.classes[place].positions)
+            for position in removed:
+                del edited.positions[edited.index(position)]
+            for position in added:
+                edited.positions.insert(edited.index(position), position)
+            self.classes[place], column.is_current = edited, False
             for table in self._tables.values():
                 table.follow(column, edited, edited.index(min(removed + added)))
-
-    def reclassified_between(self, first: Column, second: Column) -> Sequence[int]:
-        """Return the events that can be in two columns of different classes, because they changed their class.
-
-        While both columns are in use, no event is in both.
-        """
-        ends = [until for until in (first.until, second.until) if until is not None]
-        return self.reclassified[min(ends) : max(first.since, second.since)] if ends else ()
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """All columns of the history."""
-        return self.all, *self.classes, self.requests, self.alerts, self.summaries
 
     def by_class(self, end: int) -> list[View] | None:
         """Return a view of each class, the events that may be sent first.
@@ -247,7 +227,7 @@ class History(Sequence[Any]):
                 return None
             if len(self.classes[_SENDABLE].positions) == end:
                 return []
-            return [View(self, column, [(0, len(column))] if column.positions else []) for column in self.classes]
+            return list(map(self.view, self.classes))
 
     def extend(self, events: Iterable[Any]) -> None:
         """Add events in order; all of them, or none if one cannot be read."""
@@ -267,25 +247,14 @@ class History(Sequence[Any]):
     def __getitem__(self, index: int | slice) -> Any:
         return self.view()[index] if isinstance(index, slice) else self.events[index]
 
-    def __add__(self, other: Sequence[Any]) -> list[Any]:
-        """Return the events followed by others, as a list."""
-        return [*self, *other]
-
-    def __radd__(self, other: Sequence[Any]) -> list[Any]:
-        """Return the events after others, as a list."""
-        return [*other, *self]
-
     def __repr__(self) -> str:
         return f"History({len(self)} events)"
 
-    def view(self) -> View:
-        """Return a view of all events so far; it does not grow with the history."""
-        end = len(self.events)
-        return View(self, self.all, [(0, end)] if end else [])
-
-    def event(self, position: int) -> Any:
-        """Return the event at a position."""
-        return self.events[position]
+    def view(self, column: Column | None = None) -> View:
+        """Return a view of all events so far, or of those in a column; it does not grow with the history."""
+        column = self.all if column is None else column
+        end = len(column.positions)
+        return View(self, column, [(0, end)] if end else [])
 
     def facts(self, position: int) -> EventFacts:
         """Return the facts of an event, as `describe` returns them."""
@@ -295,14 +264,6 @@ class History(Sequence[Any]):
     def kind(self, position: int) -> EventKind:
         """Return the kind of an event."""
         return KINDS[self.kind_codes[position]]
-
-    def flags(self, position: int) -> int:
-        """Return the pairing flags of an event (`ORPHAN`, `ECHO`, …)."""
-        return self.pairing.flags[position]
-
-    def atom(self, position: int) -> int:
-        """Return the position of the first item of the event's atom."""
-        return self.pairing.atoms[position]
 
     def calls(self, position: int) -> int:
         """Return the number of tool calls that an event requests, or minus the number that it answers.
@@ -315,42 +276,9 @@ class History(Sequence[Any]):
             return -len(self.facts(position).closes)
         return -links if flags & CLOSES else links
 
-    def entry(self, position: int) -> tuple[EventKind, int, int, int]:
-        """Return an event's kind, size, atom and calls, as the methods of these names do."""
-        pairing = self.pairing
-        calls = pairing.links[position]
-        if pairing.flags[position] & (ORPHAN | CLOSES):
-            calls = self.calls(position)
-        return KINDS[self.kind_codes[position]], self._sizes[position], pairing.atoms[position], calls
-
-    @property
-    def has_pairs(self) -> bool:
-        """True if an atom may have more than one item: the history has a tool call, a result or reasoning."""
-        pairing = self.pairing
-        return bool(pairing.span or pairing.incomplete or self.orphans.positions or pairing.dangling)
-
-    def offset(self, position: int) -> int:
-        """Return the bytes of text (UTF-8) before an item, from the conversation's start."""
-        return self.offsets[position]
-
     def position_after(self, size: int) -> int:
         """Return the first position with at least `size` bytes of text before it; the length if there is none."""
         return bisect_left(self.offsets, size, 0, len(self.events))
-
-    def size(self, position: int) -> int:
-        """Return the bytes of an item's text (UTF-8); 0 for an echo."""
-        return self._sizes[position]
-
-    def newest(self, start: int, end: int, size: int) -> int:
-        """Return the first position in ``start`` to ``end`` from which the events have at most `size` bytes of text.
-
-        The event before `end` is always included, even if it is longer.
-        """
-        return max(start, min(end - 1, bisect_left(self.offsets, self.offsets[end] - size, start, end)))
-
-    def has_media(self, position: int) -> bool:
-        """Return True if an item has media, whose tokens are always an estimate."""
-        return bool(self.pairing.flags[position] & MEDIA)
 
     def any_media(self, view: View) -> bool:
         """Return True if an item of a view has media, whose tokens are always an estimate."""
@@ -363,7 +291,7 @@ class History(Sequence[Any]):
             for start, stop in view.runs:
                 size += self.offsets[stop] - self.offsets[start]
             return size
-        return sum(map(self._sizes.__getitem__, view.positions()))
+        return sum(map(self.sizes.__getitem__, view.positions()))
 
     def digests(self, view: View) -> bytes:
         """Return the digests of a view's items, 8 bytes each, little-endian; they are equal in every process."""
@@ -406,16 +334,6 @@ class History(Sequence[Any]):
         self._last_table = meter, meter.counter.generation, table
         return table
 
-    def newest_request(self, view: View) -> int:
-        """Return the position of the newest user request in a view; −1 if the view has none."""
-        requests = self.requests.positions
-        for index in range(bisect_left(requests, view.end) - 1, -1, -1):
-            if view.index_of(requests[index]) >= 0:
-                return requests[index]
-            if requests[index] < view.position(0):
-                break
-        return -1
-
 
 class ListHistory(History):
     """The history of a caller's list, which the caller may pass again; the facts of all events are kept for then.
@@ -444,10 +362,6 @@ class ListHistory(History):
         """Replace the first objects of the history by new objects for the same events with the same content."""
         with self.lock:
             self.events[: len(events)] = events
-
-    def reread(self, position: int, facts: EventFacts) -> None:
-        """Replace the facts of an event that received an id after it was read; its content is the same."""
-        self.fresh_facts[position] = facts
 
 
 def _size_of(texts: Iterable[str]) -> int:

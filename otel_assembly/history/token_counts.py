@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from contextlib import suppress
 from functools import partial
 from itertools import accumulate, compress, islice
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 from otel_assembly.history.tool_pairs import ECHO, ORPHAN, PAIRED
-from otel_assembly.history.view import Column, Run, View, difference, intersection, is_in, joined, merged, to_runs
+from otel_assembly.history.view import Column, Run, View, difference, intersection, is_in, merged, to_runs
 from otel_assembly.messages.event_facts import EventKind
 
 if TYPE_CHECKING:
@@ -44,46 +45,40 @@ class TokenTable:
         corrected: The positions whose estimate was replaced by an exact number, in the order of replacement.
     """
 
-    __slots__ = ("_atoms", "_counts", "_history", "_meter", "_sums", "corrected", "estimated")
+    __slots__ = ("_atoms", "_history", "_meter", "_sums", "corrected", "counts", "estimated")
 
     def __init__(self, history: History, meter: TokenMeter) -> None:
         self._history = history
         self._meter = meter
-        self._counts = array("I")
-        #: By column in use, the tokens before each index of the column.
-        self._sums: dict[Column, array[int]] = {}
-        #: By column, the sums that `atom_sums` returns, and the length of `Pairing.changed` at that time.
+        self.counts = array("I")
+        #: By column in use, the sums that `sums` returns, and how many of the changed atoms they include.
+        self._sums: dict[Column, tuple[array[int], int]] = {}
         self._atoms: dict[Column, tuple[array[int], int]] = {}
         self.estimated: list[Run] = []
         self.corrected = array("I")
 
-    def uncounted(self, end: int) -> int:
-        """Return the bytes of text up to a position that are not counted yet."""
-        offsets = self._history.offsets
-        return offsets[end] - offsets[len(self._counts)] if end > len(self._counts) else 0
-
     def arrive(self, end: int) -> array[int]:
         """Count the new events up to a position, and return the tokens of all events so far."""
-        start = len(self._counts)
+        start = len(self.counts)
         if end <= start:
-            return self._counts
+            return self.counts
         history = self._history
-        is_little = history.offsets[end] - history.offsets[start] <= MOST_COUNTED
-        first = start if is_little else history.newest(start, end, MOST_COUNTED)
+        # The newest event is always counted, even if it is longer than `MOST_COUNTED`.
+        first = min(end - 1, bisect_left(history.offsets, history.offsets[end] - MOST_COUNTED, start, end))
         tokens, failed = self._count(range(first, end))
         estimates = [*range(start, first), *failed]
         if estimates:
-            size, total = history.offset(end) - history.offset(first), sum(tokens)
+            size, total = history.offsets[end] - history.offsets[first], sum(tokens)
             bytes_per_token = size / total if size and total else _BYTES_PER_TOKEN
             tokens = [0] * (first - start) + tokens
             for position in estimates:
-                tokens[position - start] = round(history.size(position) / bytes_per_token)
+                tokens[position - start] = round(history.sizes[position] / bytes_per_token)
         with history.lock:
-            length = len(self._counts)  # another thread may have counted the same events
-            self._counts.extend(tokens[max(0, length - start) :])
+            length = len(self.counts)  # another thread may have counted the same events
+            self.counts.extend(tokens[max(0, length - start) :])
             if estimates:
                 self.estimated = merged([*self.estimated, *to_runs(at for at in estimates if at >= length)])
-        return self._counts
+        return self.counts
 
     def _count(self, positions: Sequence[int]) -> tuple[list[int], list[int]]:
         """Return the tokens of events, and the positions of those that could not be counted."""
@@ -101,13 +96,13 @@ class TokenTable:
 
     def known(self, position: int) -> int:
         """Return the tokens of an event; an estimate if it is in `estimated`."""
-        return self._counts[position] if position < len(self._counts) else self.arrive(position + 1)[position]
+        return self.counts[position] if position < len(self.counts) else self.arrive(position + 1)[position]
 
     def tokens(self, position: int) -> int:
         """Return the tokens of an event; an estimate is counted first."""
         if self.estimated and position < self.estimated[-1][1] and is_in(self.estimated, position):
             self._correct([position])
-        counts = self._counts
+        counts = self.counts
         return counts[position] if position < len(counts) else self.known(position)
 
     def exact(self, view: View) -> None:
@@ -125,7 +120,7 @@ class TokenTable:
     def _estimates(self, view: View) -> list[Run]:
         """Return the indexes of a view's column at which the view has events with an estimate."""
         index = view.column.index
-        return intersection(view.runs, joined((index(start), index(stop)) for start, stop in self.estimated))
+        return intersection(view.runs, merged((index(start), index(stop)) for start, stop in self.estimated))
 
     def _correct(self, positions: Iterable[int]) -> None:
         """Replace the estimates of events by exact numbers, and discard the sums that include them."""
@@ -133,38 +128,22 @@ class TokenTable:
         for start, stop in to_runs(sorted(positions)):
             tokens = [meter.event(history.facts(position)) for position in range(start, stop)]
             with history.lock:
-                self._counts[start:stop] = array("I", tokens)
+                self.counts[start:stop] = array("I", tokens)
                 self.estimated = difference(self.estimated, [(start, stop)])
                 self.corrected.extend(range(start, stop))
-                for column, sums in self._sums.items():
-                    del sums[column.index(start) + 1 :]
-                first = min(map(history.atom, range(start, stop)))
-                for column, (sums, _) in self._atoms.items():
-                    del sums[column.index(first) + 1 :]
+                for cache, first in (self._sums, start), (self._atoms, min(history.pairing.atoms[start:stop])):
+                    for column, (sums, _) in cache.items():
+                        del sums[column.index(first) + 1 :]
 
-    def sums(self, column: Column) -> array[int]:
-        """Return the tokens before each index of a column, and as the last entry those of the whole column."""
-        sums = self._sums.get(column)
-        length = len(column)
-        if sums is None or len(sums) <= length:
-            counts = self.arrive(len(self._history.events))
-            with self._history.lock:
-                if sums is None:
-                    sums = array("Q", [0])
-                    if column.until is None:
-                        sums = self._sums.setdefault(column, sums)
-                known = len(sums) - 1
-                new = map(counts.__getitem__, column.positions[known:length])
-                sums.extend(islice(accumulate(new, initial=sums[-1]), 1, None))
-        return sums
+    def sums(self, column: Column, *, by_atom: bool = False) -> array[int]:
+        """Return the tokens before each index of a column, and as the last entry those of the whole column.
 
-    def atom_sums(self, column: Column) -> array[int]:
-        """Return the same sums as `sums`, but with all tokens of an atom at the index of its first event.
-
-        Orphans, atoms with an unanswered call and separated reasoning count as 0 tokens.
+        With `by_atom`, all tokens of an atom are at the index of its first event. Orphans, atoms with an unanswered
+        call and separated reasoning then count as 0 tokens.
         """
-        changed, length = self._history.pairing.changed, len(column.positions)
-        sums, processed = self._atoms.get(column) or (array("Q", [0]), 0)
+        cache, changed = (self._atoms, self._history.pairing.changed) if by_atom else (self._sums, ())
+        sums, processed = cache.get(column) or (array("Q", [0]), 0)
+        length = len(column.positions)
         if len(sums) > length and processed == len(changed):
             return sums
         counts = self.arrive(len(self._history.events))
@@ -172,23 +151,18 @@ class TokenTable:
             if processed < len(changed):
                 del sums[column.index(min(changed[processed:])) + 1 :]
             known = len(sums) - 1
-            positions = column.positions[known:length]
-            tokens = list(map(counts.__getitem__, positions))
-            if self._history.has_pairs:
+            tokens = list(map(counts.__getitem__, column.positions[known:length]))
+            if by_atom:
                 self._move_to_atoms(column, known, tokens)
             sums.extend(islice(accumulate(tokens, initial=sums[-1]), 1, None))
-            if column.until is None:
-                self._atoms[column] = sums, len(changed)
+            if column.is_current:
+                cache[column] = sums, len(changed)
         return sums
 
     def _move_to_atoms(self, column: Column, start: int, tokens: list[int]) -> None:
-        """Move the tokens of each event to the first event of its atom.
+        """Move the tokens of each event, from index `start` of a column on, to the first event of its atom.
 
-        Args:
-            column: The column.
-            start: The index of the column that `tokens` begins with. If an atom begins before it, the sums before it
-                include the whole atom already.
-            tokens: The tokens of the events from `start`; changed in place.
+        If an atom begins before `start`, the sums up to there include the whole atom already.
         """
         pairing, positions = self._history.pairing, column.positions[start : start + len(tokens)]
         paired = bytes(map(pairing.flags.__getitem__, positions)).translate(_IS_PAIRED)
@@ -206,30 +180,23 @@ class TokenTable:
 
     def follow(self, column: Column, edited: Column, index: int) -> None:
         """Use the sums of a column for the column that replaces it, up to the index at which they differ."""
-        sums, atoms = self._sums.pop(column, None), self._atoms.pop(column, None)
-        if sums is not None:
-            del sums[index + 1 :]
-            self._sums[edited] = sums
-        if atoms is not None:
-            del atoms[0][index + 1 :]
-            self._atoms[edited] = atoms
+        for cache in (self._sums, self._atoms):
+            if column in cache:
+                cache[edited] = cache.pop(column)
+                del cache[edited][0][index + 1 :]
 
     def sum(self, view: View) -> int:
         """Return the tokens of a view's events; the cost is that of its runs."""
         runs = view.runs
         if not runs:
             return 0
-        sums = self._sums.get(view.column)
-        if sums is None or len(sums) <= runs[-1][1]:
+        sums, _ = self._sums.get(view.column, ((), 0))
+        if len(sums) <= runs[-1][1]:
             sums = self.sums(view.column)
         if len(runs) == 1:
             start, stop = runs[0]
             return sums[stop] - sums[start]
         return sum([sums[stop] - sums[start] for start, stop in runs])
-
-    def each(self, view: View) -> list[int]:
-        """Return the tokens of every event of a view, in its order."""
-        return list(map(self.arrive(view.end).__getitem__, view.positions()))
 
     def by_kind(self, view: View, known: tuple[View, Sequence[int]] | None = None) -> list[int]:
         """Return the total tokens of a view's events by kind, in the order of `EventKind`.
@@ -238,23 +205,14 @@ class TokenTable:
         that only one of the views has are added and subtracted.
         """
         sums, codes, counts = [0] * _KINDS, self._history.kind_codes, self.arrive(view.end)
-        changes: list[tuple[int, Column, Sequence[Run]]] = [(1, view.column, view.runs)]
+        parts = [(1, view)]
         if known is not None:
-            before, tokens = known
-            if before.column is view.column:
-                added: Sequence[Run] = difference(view.runs, before.runs)
-                removed: Sequence[Run] = difference(before.runs, view.runs)
-            else:
-                added, removed = view.minus(before).runs, before.minus(view).runs
-            work = 0
-            for start, stop in (*added, *removed):
-                work += stop - start
-            if work < view.length:
-                sums, changes = list(tokens), [(1, view.column, added), (-1, before.column, removed)]
-        for sign, column, runs in changes:
-            for start, stop in runs:
-                for position in column.positions[start:stop]:
-                    sums[codes[position]] += sign * counts[position]
+            added, removed = view.minus(known[0]), known[0].minus(view)
+            if added.length + removed.length < view.length:
+                sums, parts = list(known[1]), [(1, added), (-1, removed)]
+        for sign, part in parts:
+            for position in part.positions():
+                sums[codes[position]] += sign * counts[position]
         return sums
 
 
@@ -274,8 +232,9 @@ async def arrive(view: View, meter: TokenMeter, *, in_place: bool = False) -> No
 
     If `in_place` is true, the caller is synchronous and no thread is used.
     """
-    table = view.history.table(meter)
-    if not in_place and min(table.uncounted(view.end), MOST_COUNTED) > _MOST_IN_PLACE:
+    table, offsets = view.history.table(meter), view.history.offsets
+    uncounted = offsets[view.end] - offsets[min(view.end, len(table.counts))]
+    if not in_place and min(uncounted, MOST_COUNTED) > _MOST_IN_PLACE:
         await _threads(meter).run(partial(table.arrive, view.end))
     table.arrive(view.end)
 

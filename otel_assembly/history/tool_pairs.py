@@ -10,8 +10,8 @@
 - An *echo* restates a call or a result, and belongs to the atom that it restates. If it restates several atoms, they
   become one.
 
-`Pairing` reads a conversation once, as it grows. To find the pairs that a selection cuts in two, `broken_in` reads only
-the events at the selection's edges.
+`Pairing` reads a conversation once, as it grows. The functions below find items whose counterpart is not in a view;
+only filters that remove items from the middle need them. Their cost depends on the view's edges, not on its length.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import OrderedDict
+from itertools import compress, filterfalse, takewhile
 from typing import TYPE_CHECKING, Final
 
-from otel_assembly.history.view import Run, View, is_in, runs_of
 from otel_assembly.messages.event_facts import EventFacts, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from otel_assembly.history.view import View
 
 #: Flags of an item. An orphan is a result without a call; an abandoned call is not flagged, since it may be answered.
 ORPHAN: Final = 1
@@ -61,37 +63,15 @@ class Pairing:
         flags: By item, its flags (`ORPHAN`, `ECHO`, `OPENS`, `CLOSES`, …).
         links: By item, the number of calls that it requests or answers; at most 65535.
         incomplete: By atom with unanswered calls, its items so far.
-        joined: By atom that was joined from several, the number of calls that it requests.
-        reasoned: By atom with reasoning, the number of its items that are reasoning or follow reasoning.
+        joined: The atoms that were joined from several.
+        reasoned: The atoms with reasoning.
         dangling: The atoms of reasoning that no item of the same answer follows.
         changed: The atoms that became complete, gained reasoning, or were joined or separated; once per change.
-        abandoned: The items with an unanswered call before the newest response that awaits no approval; ascending.
         affected_atoms: The items of each atom that the newest item may have made sendable or unsendable.
         last_response: The position of the newest response; −1 while there is none.
         span: The largest distance of an item from the first item of its atom.
+        unanswered: By item, the number of its unanswered calls; ascending.
     """
-
-    __slots__ = (
-        "_answered",
-        "_awaits",
-        "_in_answer",
-        "_last_reasoning",
-        "_missing",
-        "_open",
-        "_unanswered",
-        "abandoned",
-        "affected_atoms",
-        "atoms",
-        "changed",
-        "dangling",
-        "flags",
-        "incomplete",
-        "joined",
-        "last_response",
-        "links",
-        "reasoned",
-        "span",
-    )
 
     def __init__(self) -> None:
         self.atoms = array("I")
@@ -99,22 +79,18 @@ class Pairing:
         self.links = array("H")
         self.incomplete: dict[int, list[int]] = {}
         self.changed = array("I")
-        self.abandoned = array("I")
         self.affected_atoms: Sequence[Sequence[int]] = ()
         self.last_response = -1
         self.span = 0
         #: By call id, the items with an unanswered call of this id, oldest first.
         self._open: dict[str, list[int]] = {}
-        #: By item, the number of its unanswered calls.
-        self._unanswered: dict[int, int] = {}
-        #: By atom, the number of its unanswered calls.
-        self._missing: dict[int, int] = {}
+        self.unanswered: dict[int, int] = {}
         #: By item, the ids of its unanswered calls that explicitly await an approval.
         self._awaits: dict[int, list[str]] = {}
-        self.joined: dict[int, int] = {}
+        self.joined: set[int] = set()
         #: By id of an answered call, the item that requested it.
         self._answered: OrderedDict[str, int] = OrderedDict()
-        self.reasoned: dict[int, int] = {}
+        self.reasoned: set[int] = set()
         self.dangling: set[int] = set()
         #: The reasoning at the end, which belongs to the next item.
         self._last_reasoning: list[int] = []
@@ -127,10 +103,8 @@ class Pairing:
         copied.atoms, copied.flags, copied.links = self.atoms[:], self.flags[:], self.links[:]
         copied.incomplete = {atom: list(members) for atom, members in self.incomplete.items()}
         copied.last_response, copied.span = self.last_response, self.span
-        copied._unanswered, copied._missing = dict(self._unanswered), dict(self._missing)
+        copied.unanswered, copied.dangling = dict(self.unanswered), set(self.dangling)
         copied._awaits = {caller: list(calls) for caller, calls in self._awaits.items()}
-        copied.joined = dict(self.joined)
-        copied.reasoned, copied.dangling = dict(self.reasoned), set(self.dangling)
         return copied
 
     def append(self, facts: EventFacts) -> int:
@@ -165,7 +139,7 @@ class Pairing:
         reasoning = self._last_reasoning
         if not reasoning:
             reasoning.append(position)
-            self.reasoned[position] = 1
+            self.reasoned.add(position)
             return position, flags | REASONED
         first = reasoning[0]
         if facts.is_reasoning:
@@ -185,8 +159,6 @@ class Pairing:
                 first = self._join({first, atom})
             elif position in self.incomplete:
                 self.incomplete[first] = [*reasoning, *self.incomplete.pop(position)]
-                self._missing[first] = self._missing.pop(position)
-        self.reasoned[first] += 1
         self.changed.append(first)
         return first, flags | REASONED
 
@@ -207,8 +179,6 @@ class Pairing:
                 if call not in awaits:
                     awaits.append(call)
             atom = self._join({self.atoms[caller] for caller in callers.values()})
-            for caller in callers.values():
-                self._update_abandoned(caller)
             self.incomplete[atom].append(position)
             self.affected_atoms = [self.incomplete[atom]]
             return atom, ECHO, 0
@@ -217,7 +187,7 @@ class Pairing:
         awaiting = [call for call in facts.awaiting if call in facts.opens]
         if awaiting:
             self._awaits[position] = awaiting
-        self._unanswered[position] = self._missing[position] = len(facts.opens)
+        self.unanswered[position] = len(facts.opens)
         self.incomplete[position] = [position]
         return position, OPENS, len(facts.opens)
 
@@ -241,24 +211,23 @@ class Pairing:
             return position, ORPHAN, 0
         atom = self._join({self.atoms[caller] for caller in callers})
         for call, caller in answered:
-            self._answer(call, caller, atom)
+            self._answer(call, caller)
         if atom in self.incomplete:
             self.incomplete[atom].append(position)
             self.affected_atoms = [self.incomplete[atom]]
-            if not self._missing[atom]:
-                del self._missing[atom], self.incomplete[atom]
+            if self.unanswered.keys().isdisjoint(self.incomplete[atom]):
+                del self.incomplete[atom]
                 self.changed.append(atom)
         return atom, CLOSES if answered else ECHO, len(answered)
 
-    def _answer(self, call: str, caller: int, atom: int) -> None:
+    def _answer(self, call: str, caller: int) -> None:
         """Count a call of an item as answered; `_open` does not have it any more."""
         unanswered = self._open.get(call, ())
         if not unanswered:
             self._open.pop(call, None)
-        self._missing[atom] -= 1
-        self._unanswered[caller] -= 1
-        if not self._unanswered[caller]:
-            del self._unanswered[caller]
+        self.unanswered[caller] -= 1
+        if not self.unanswered[caller]:
+            del self.unanswered[caller]
         awaits = self._awaits.get(caller)
         if awaits:
             # If an item has two calls of one id, the one that awaits no approval is answered first.
@@ -266,35 +235,22 @@ class Pairing:
                 awaits.remove(call)
             if not awaits:
                 del self._awaits[caller]
-        self._update_abandoned(caller)
         self._answered[call] = caller
         self._answered.move_to_end(call)
         if len(self._answered) > _MOST_ANSWERED:
             self._answered.popitem(last=False)
 
     def _abandon_calls(self, response: int) -> None:
-        """Mark the unanswered calls before a new response as abandoned, except those that await an approval."""
+        """Abandon the unanswered calls between the previous and a new response, except those awaiting an approval."""
         previous, self.last_response = self.last_response, response
-        callers: list[int] = []
-        for caller in reversed(self._unanswered):
-            if caller < previous:
-                break
-            if caller < response and caller not in self._awaits:
-                callers.append(caller)
-        if callers:
-            self.abandoned.extend(reversed(callers))
-            atoms = {self.atoms[caller] for caller in callers}
-            self.affected_atoms = [*self.affected_atoms, *(self.incomplete[atom] for atom in atoms)]
+        callers = filter(response.__gt__, takewhile(previous.__le__, reversed(self.unanswered)))
+        atoms = set(map(self.atoms.__getitem__, filterfalse(self._awaits.__contains__, callers)))
+        if atoms:
+            self.affected_atoms = [*self.affected_atoms, *map(self.incomplete.__getitem__, atoms)]
 
-    def _update_abandoned(self, caller: int) -> None:
-        """Add an item to the abandoned ones or remove it, after a call of it was answered or awaits an approval."""
-        index = bisect_left(self.abandoned, caller)
-        is_listed = index < len(self.abandoned) and self.abandoned[index] == caller
-        is_abandoned = caller < self.last_response and caller in self._unanswered and caller not in self._awaits
-        if is_abandoned and not is_listed:
-            self.abandoned.insert(index, caller)
-        elif is_listed and not is_abandoned:
-            del self.abandoned[index]
+    def abandoned(self, newest_response: int) -> list[int]:
+        """Return the items with an abandoned call, given the newest response (see `is_sendable`); ascending."""
+        return list(filterfalse(self._awaits.__contains__, takewhile(newest_response.__gt__, list(self.unanswered))))
 
     def _join(self, atoms: set[int]) -> int:
         """Join atoms that have an item in common, and return the joined atom."""
@@ -304,87 +260,111 @@ class Pairing:
             members = sorted(position for atom in atoms for position in self.members(atom))
             for position in members:
                 self.atoms[position] = first
-            reasoned = sum(self.reasoned.pop(atom, 0) for atom in atoms)
-            if reasoned:
-                self.reasoned[first] = reasoned
-            self.joined[first] = sum(self.links[position] for position in members if self.flags[position] & OPENS)
-            missing = 0
+            self.joined.add(first)
+            if not self.reasoned.isdisjoint(atoms):
+                self.reasoned.add(first)
+                self.reasoned -= atoms - {first}
             for atom in atoms:
-                missing += self._missing.pop(atom, 0)
                 self.incomplete.pop(atom, None)
-            if missing:
-                self._missing[first], self.incomplete[first] = missing, members
+            if not self.unanswered.keys().isdisjoint(members):
+                self.incomplete[first] = members
         return first
 
     def members(self, atom: int) -> list[int]:
         """Return all items of an atom so far, in order."""
-        atoms = enumerate(self.atoms[atom : atom + self.span + 1], atom)
-        return [position for position, item_atom in atoms if item_atom == atom]
+        if atom in self.incomplete:
+            return self.incomplete[atom]
+        last = atom + self.span + 1
+        return list(compress(range(atom, last), map(atom.__eq__, self.atoms[atom:last])))
 
     def is_sendable(self, position: int, newest_response: int) -> bool:
         """Return True if an item may be sent.
 
         Orphans, reasoning without its next item, and items of an atom with an abandoned call may not be sent.
-
-        Args:
-            position: The item.
-            newest_response: The newest response of the selection that is sent; −1 if it has none. Unanswered calls
-                before that response are abandoned.
+        Unanswered calls before `newest_response`, the newest one that is sent (−1 if there is none), are abandoned.
         """
-        if self.flags[position] & ORPHAN or self.atoms[position] in self.dangling:
+        atom = self.atoms[position]
+        if self.flags[position] & ORPHAN or atom in self.dangling:
             return False
-        members = self.incomplete.get(self.atoms[position])
-        return members is None or not self._is_abandoned(members, newest_response)
-
-    def _is_abandoned(self, members: Sequence[int], newest_response: int) -> bool:
-        """Return True if one of an atom's items has an abandoned call, given the newest response."""
-        for member in members:
-            if member < newest_response and member in self._unanswered and member not in self._awaits:
-                return True
-        return False
+        for member in self.incomplete.get(atom, ()):
+            if member < newest_response and member in self.unanswered and member not in self._awaits:
+                return False
+        return True
 
     def pending_calls(self, newest_response: int) -> list[int]:
         """Return the items of the atoms with a call that explicitly awaits an approval, in order.
 
         Atoms that also have an abandoned call are left out, because they may not be sent.
         """
-        if not self._awaits:
-            return []
-        atoms = {self.atoms[caller] for caller in list(self._awaits)}
-        return sorted(
-            position
-            for members in [tuple(self.incomplete.get(atom, ())) for atom in atoms]
-            if not self._is_abandoned(members, newest_response)
-            for position in members
-        )
+        return sorted(self._sendable_items(list(self._awaits), newest_response)) if self._awaits else []
 
     def open_items(self, newest_response: int) -> set[int]:
         """Return the items of the atoms whose unanswered calls are all pending, so that they may be sent."""
-        callers = list(self._awaits)
-        for caller in reversed(self._unanswered):
-            if caller < newest_response:
-                break
-            callers.append(caller)
-        items: set[int] = set()
+        recent = takewhile(newest_response.__le__, reversed(self.unanswered))
+        return self._sendable_items([*self._awaits, *recent], newest_response) if self.unanswered else set()
+
+    def _sendable_items(self, callers: Iterable[int], newest_response: int) -> set[int]:
+        items = set[int]()
         for atom in set(map(self.atoms.__getitem__, callers)):
-            members = self.incomplete[atom]
-            if not self._is_abandoned(members, newest_response):
-                items.update(members)
+            if self.is_sendable(atom, newest_response):
+                items.update(self.incomplete.get(atom, ()))
         return items
 
-    def is_cut(self, atom: int, opened: int, closed: int) -> bool:
-        """Return True if a selection has only part of an atom.
 
-        Args:
-            atom: The atom.
-            opened: The number of calls that the selected items of the atom request.
-            closed: The number of calls that they answer.
-        """
-        return (
-            not opened
-            or ((opened != closed or atom in self._missing) and opened - closed != self._missing.get(atom, 0))
-            or (atom in self.joined and opened != self.joined[atom])
-        )
+def newest_response(view: View) -> int:
+    """Return the position of the view's newest response; −1 if the view has none."""
+    pairing = view.history.pairing
+    newest = pairing.last_response
+    if newest < 0 or view.index_of(newest) >= 0:
+        return newest
+    return next((position for position in view.backward() if pairing.flags[position] & RESPONSE), -1)
+
+
+def cut_atoms(view: View) -> set[int]:
+    """Return the atoms that begin before an edge of a view and may have items after that edge."""
+    pairing, positions, found = view.history.pairing, view.column.positions, set[int]()
+    for run in view.runs if pairing.span else ():
+        for edge in (positions[run[0]], positions[run[1] - 1] + 1):
+            found.update(filter(edge.__gt__, pairing.atoms[edge : edge + pairing.span]))
+    return found
+
+
+def _among(positions: Sequence[int], view: View) -> list[int]:
+    """Return those of ascending positions that a view has."""
+    column, found = view.column.positions, list[int]()
+    for start, stop in view.runs if positions else ():
+        low, high = bisect_left(positions, column[start]), bisect_left(positions, column[stop - 1] + 1)
+        found += filter(view.holds, positions[low:high])
+    return found
+
+
+def _parts(view: View, atom: int) -> tuple[list[int], bool]:
+    """Return an atom's items in a view, and whether only echoes are missing there."""
+    pairing = view.history.pairing
+    held = list(filter(view.holds, members := pairing.members(atom)))
+    missing = set(members).difference(held)
+    return held, not any(pairing.flags[position] & (OPENS | CLOSES | REASONED) for position in missing)
+
+
+def unpaired(view: View, whole: View) -> set[int]:
+    """Return the positions of a view's items that may not be sent.
+
+    Either the view has only a part of their atom, or the atom has an abandoned call. The view is a part of `whole`,
+    whose newest response abandons the calls before it.
+    """
+    history, pairing = view.history, view.history.pairing
+    atoms = cut_atoms(view).union(pairing.dangling)
+    abandoned = pairing.abandoned(pairing.last_response) if pairing.unanswered else ()
+    for positions in (history.orphans.positions, abandoned):
+        if positions:
+            atoms.update(map(pairing.atoms.__getitem__, _among(positions, view)))
+    response = newest_response(whole) if atoms else -1
+    unsendable: set[int] = set()
+    for atom in atoms:
+        held, is_whole = _parts(view, atom)
+        if not (is_whole and pairing.is_sendable(atom, response)):
+            unsendable.update(position for position in held if pairing.flags[position] & PAIRED)
+    return unsendable
 
 
 def broken_in(view: View, separated: Iterable[int] = ()) -> int:
@@ -392,71 +372,33 @@ def broken_in(view: View, separated: Iterable[int] = ()) -> int:
 
     These are tool results without their call, calls without their results, reasoning without the next item, and items
     without the reasoning before them. Pending calls are not counted. The pairs are those of the whole conversation.
-
-    Args:
-        view: The events.
-        separated: The positions of further separated reasoning and next items, as known from an earlier history.
+    `separated` are the positions of further separated reasoning and next items, as known from an earlier history.
     """
-    history, runs = view.history, runs_of(view)
-    if not runs:
-        return 0
-    pairing, orphans, broken = history.pairing, history.orphans, 0
-    last, cut_atoms = _newest_response(pairing, runs), broken_atoms(pairing, runs)
-    if orphans.positions:
-        broken = sum(orphans.index(stop) - orphans.index(start) for start, stop in runs)
-    abandoned = pairing.abandoned
-    for start, stop in runs if abandoned else ():
-        callers = abandoned[bisect_left(abandoned, start) : bisect_left(abandoned, min(stop, max(last, 0)))]
-        broken += sum(pairing.atoms[caller] not in cut_atoms for caller in callers)
+    history, pairing = view.history, view.history.pairing
+    last, cut = newest_response(view), cut_atoms(view)
+    broken = len(_among(history.orphans.positions, view))
+    broken += sum(pairing.atoms[caller] not in cut for caller in _among(pairing.abandoned(last), view))
     alone = {*separated}
-    alone.update(at for atom in pairing.dangling for at in pairing.members(atom) if is_in(runs, at))
-    for atom in cut_atoms:  # pair the atom's items in the view again, as if they were the whole conversation
-        kept = [position for position in pairing.members(atom) if is_in(runs, position)]
-        reasoned = [position for position in kept if pairing.flags[position] & REASONED]
-        if len(reasoned) != pairing.reasoned.get(atom, 0):
-            alone.update(reasoned)
-        facts, again = list(map(history.facts, kept)), Pairing()
-        if last >= 0 and last not in kept:
-            facts.insert(bisect_left(kept, last), EventFacts(EventKind.RESPONSE))
-        broken += sum(bool(again.append(event) & ORPHAN) for event in facts) + len(again.abandoned)
+    for atom in pairing.dangling:
+        alone.update(filter(view.holds, pairing.members(atom)))
+    for atom in cut:  # pair the atom's items in the view again, as if they were the whole conversation
+        members = pairing.members(atom)
+        held = list(filter(view.holds, members))
+        reasoned = [position for position in members if pairing.flags[position] & REASONED]
+        if not all(map(view.holds, reasoned)):
+            alone.update(filter(view.holds, reasoned))
+        facts, again = list(map(history.facts, held)), Pairing()
+        if last >= 0 and last not in held:
+            facts.insert(bisect_left(held, last), EventFacts(EventKind.RESPONSE))
+        broken += sum(bool(again.append(event) & ORPHAN) for event in facts)
+        broken += len(again.abandoned(again.last_response))
     return broken + len(alone)
 
 
-def may_have_unpaired(view: View) -> bool:
-    """Return True if a view may have items without their counterpart, or abandoned calls; False is certain.
-
-    The cost depends on the number of the view's runs and on the events at their edges, not on the view's length.
-    """
-    history, runs = view.history, runs_of(view)
-    orphans, abandoned, dangling = history.orphans, history.pairing.abandoned, history.pairing.dangling
-    return (
-        bool(broken_atoms(history.pairing, runs))
-        or (bool(dangling) and any(is_in(runs, atom) for atom in dangling))
-        or (bool(orphans.positions) and any(orphans.index(stop) > orphans.index(start) for start, stop in runs))
-        or (
-            bool(abandoned)
-            and any(bisect_left(abandoned, stop) > bisect_left(abandoned, start) for start, stop in runs)
-        )
-    )
-
-
-def broken_atoms(pairing: Pairing, runs: Sequence[Run]) -> set[int]:
-    """Return the atoms that begin before an edge of these runs and may have items after that edge."""
-    atoms, span, found = pairing.atoms, pairing.span, set[int]()
-    for run in runs if span else ():
-        for edge in run:
-            found.update(filter(edge.__gt__, atoms[edge : edge + span]))
-    return found
-
-
-def _newest_response(pairing: Pairing, runs: Sequence[Run]) -> int:
-    """Return the position of the newest response in the runs; −1 if they have none."""
-    if is_in(runs, pairing.last_response):
-        return pairing.last_response
-    if pairing.last_response < runs[0][0]:
-        return -1
-    for start, stop in reversed(runs):
-        for position in range(stop - 1, start - 1, -1):
-            if pairing.flags[position] & RESPONSE:
-                return position
-    return -1
+def echoes_stand(view: View) -> bool:
+    """Return True if every echo in a view has the call or result that it restates in the view, too."""
+    flags = view.history.pairing.flags
+    for held, is_whole in (_parts(view, atom) for atom in cut_atoms(view)):
+        if not is_whole and any(flags[position] & ECHO for position in held):
+            return False
+    return True

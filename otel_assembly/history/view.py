@@ -13,8 +13,8 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from itertools import accumulate, chain, compress, count
-from operator import itemgetter, ne
+from itertools import accumulate, chain, compress, count, groupby, starmap
+from operator import itemgetter, ne, sub
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, overload
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 Run: TypeAlias = tuple[int, int]
 
-#: How many positions of a column are copied at a time, for callers that stop early.
-_CHUNK: Final = 64
 #: A function that receives and returns each event that the current task reads from a view; None: no function.
 reader: Final[ContextVar[Callable[[Any], Any] | None]] = ContextVar("otel_assembly_reader", default=None)
 _START: Final = itemgetter(0)
@@ -32,12 +30,11 @@ _STOP: Final = itemgetter(1)
 
 def to_runs(numbers: Iterable[int]) -> list[Run]:
     """Return numbers as runs, in their order. A run ends where the next number is not one more than the last."""
-    runs: list[Run] = []
-    for number in numbers:
-        if runs and runs[-1][1] == number:
-            runs[-1] = (runs[-1][0], number + 1)
-        else:
-            runs.append((number, number + 1))
+    runs, index = list[Run](), 0
+    for offset, group in groupby(map(sub, numbers, count())):  # within a run, number and index differ by the same
+        stop = index + len(tuple(group))
+        runs.append((index + offset, stop + offset))
+        index = stop
     return runs
 
 
@@ -62,16 +59,7 @@ def is_in(runs: Sequence[Run], number: int) -> bool:
 
 def intersection(first: Sequence[Run], second: Sequence[Run]) -> list[Run]:
     """Return the numbers that are in both lists of runs."""
-    result: list[Run] = []
-    place = bisect_right(second, first[0][0], key=_STOP) if first else 0
-    for start, stop in first:
-        while place < len(second) and second[place][1] <= start:
-            place += 1
-        at = place
-        while at < len(second) and second[at][0] < stop:
-            result.append((max(start, second[at][0]), min(stop, second[at][1])))
-            at += 1
-    return result
+    return difference(first, difference(first, second))
 
 
 def difference(first: Sequence[Run], second: Sequence[Run]) -> list[Run]:
@@ -93,31 +81,19 @@ def difference(first: Sequence[Run], second: Sequence[Run]) -> list[Run]:
     return result
 
 
-def complement(length: int, runs: Sequence[Run]) -> list[Run]:
-    """Return the numbers from 0 to ``length - 1`` that are not in the runs."""
-    return difference([(0, length)], runs)
-
-
 class Column:
     """Ascending positions of a history's events: of all, or of one class. It grows with the history.
 
-    Args:
-        positions: The positions so far.
-        place: Which of a history's classes the column lists; −1 if it lists no class.
-
     Attributes:
         positions: The positions.
-        since: How many events had changed their class when the column was created.
-        until: The same when another column replaced it; None while none did.
+        is_current: False if another column replaced this one, because events changed their class.
     """
 
-    __slots__ = ("__weakref__", "place", "positions", "since", "until")
+    __slots__ = ("__weakref__", "is_current", "positions")
 
-    def __init__(self, positions: Iterable[int] = (), place: int = -1) -> None:
+    def __init__(self, positions: Iterable[int] = ()) -> None:
         self.positions = array("I", positions)
-        self.place = place
-        self.since = 0
-        self.until: int | None = None
+        self.is_current = True
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -129,11 +105,6 @@ class Column:
             return position  # the column has all positions before it
         return bisect_left(positions, position, 0, min(position, len(positions)))
 
-    def holds(self, position: int) -> bool:
-        """Return True if the column has this position."""
-        index = self.index(position)
-        return index < len(self.positions) and self.positions[index] == position
-
     def start_of_run(self, start: int, stop: int) -> int:
         """Return the first index, `start` or later, from which on positions follow one another up to index `stop`."""
         positions, index, step = self.positions, stop - 1, 1
@@ -144,15 +115,6 @@ class Column:
             if index - step >= start and positions[index - step] - index + step == offset:
                 index -= step
         return index
-
-    def edited(self, removed: Iterable[int], added: Iterable[int]) -> Column:
-        """Return a copy without some positions and with others. Views of this column stay as they are."""
-        column = Column(self.positions, self.place)
-        for position in removed:
-            del column.positions[column.index(position)]
-        for position in added:
-            column.positions.insert(column.index(position), position)
-        return column
 
 
 #: The positions of the longest history for which `ascending` was called.
@@ -168,7 +130,19 @@ def ascending(length: int) -> Column:
     return column
 
 
-class View(Sequence[Any]):
+class EventSequence(Sequence[Any]):
+    """A sequence of events that `+` concatenates with other events to a list."""
+
+    __slots__ = ()
+
+    def __add__(self, other: Sequence[Any]) -> list[Any]:
+        return [*self, *other]
+
+    def __radd__(self, other: Sequence[Any]) -> list[Any]:
+        return [*other, *self]
+
+
+class View(EventSequence):
     """An immutable sequence of events of a history, in their order there. It returns the objects themselves.
 
     Attributes:
@@ -222,14 +196,6 @@ class View(Sequence[Any]):
 
     __hash__ = None  # type: ignore[assignment]  # a sequence that compares by its items has no hash
 
-    def __add__(self, other: Sequence[Any]) -> list[Any]:
-        """Return the events followed by others, as a list."""
-        return [*self, *other]
-
-    def __radd__(self, other: Sequence[Any]) -> list[Any]:
-        """Return the events after others, as a list."""
-        return [*other, *self]
-
     def __repr__(self) -> str:
         return f"View({len(self)} of {len(self.history)} events)"
 
@@ -251,35 +217,12 @@ class View(Sequence[Any]):
 
     def positions(self) -> Iterator[int]:
         """Return the positions of all items, in order."""
-        positions = self.column.positions
-        return chain.from_iterable(
-            positions[lower : min(lower + _CHUNK, stop)]
-            for start, stop in self.runs
-            for lower in range(start, stop, _CHUNK)
-        )
-
-    def all_positions(self) -> array[int]:
-        """Return the positions of all items, copied in one step for each run."""
-        copied = array("I")
-        for start, stop in self.runs:
-            copied += self.column.positions[start:stop]
-        return copied
+        return map(self.column.positions.__getitem__, chain.from_iterable(starmap(range, self.runs)))
 
     def backward(self) -> Iterator[int]:
         """Return the positions of all items, from the newest on."""
-        positions = self.column.positions
-        *older, (start, stop) = self.runs or [(0, 0)]
-        low = max(start, stop - _CHUNK)
-        rest = (
-            reversed(positions[max(start, upper - _CHUNK) : upper])
-            for start, stop in reversed([*older, (start, low)])
-            for upper in range(stop, start, -_CHUNK)
-        )
-        return chain(reversed(positions[low:stop]), chain.from_iterable(rest))
-
-    def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
-        """Return the index of the first item that is, or equals, `value`."""
-        return list(self).index(value, start, self.length if stop is None else stop)
+        indexes = chain.from_iterable(map(reversed, starmap(range, reversed(self.runs))))
+        return map(self.column.positions.__getitem__, indexes)
 
     def index_of(self, position: int) -> int:
         """Return the view's index of a position of the history; −1 if the view does not have it."""
@@ -318,28 +261,36 @@ class View(Sequence[Any]):
         is_slice = self.is_slice or end - first < self.length
         return View(self.history, self.column, [(first, end)] if first < end else [], is_slice=is_slice)
 
-    def pick(self, runs: Iterable[Run]) -> View:
-        """Return the part of this view at ascending and disjoint ranges of its indexes."""
-        part = View(self.history, self.column, joined(self._column_runs(runs)), is_slice=self.is_slice)
-        part.is_slice |= part.length < self.length
-        return part
+    def pick(self, runs: Iterable[Run], *, is_slice: bool = True) -> View:
+        """Return the part of this view at ascending and disjoint ranges of its indexes.
 
-    def _column_runs(self, runs: Iterable[Run]) -> Iterator[Run]:
-        """Return ranges of the view's indexes as ranges of the column's indexes."""
-        starts = self._run_starts()
+        If the part has the same items, or `is_slice` is False, its `is_slice` is that of this view, or False.
+        """
+        starts, found = self._run_starts(), list[Run]()
         for start, stop in runs:
             run = bisect_right(starts, start) - 1
             while start < min(stop, self.length):
                 low, high = self.runs[run]
                 first = low + start - starts[run]
                 last = min(high, first + stop - start)
-                yield first, last
+                found.append((first, last))
                 start += last - first
                 run += 1
+        part = View(self.history, self.column, merged(found))
+        part.is_slice = is_slice and (self.is_slice or part.length < self.length)
+        return part
 
-    def as_unsliced(self) -> View:
-        """Return the same view with `is_slice` False, for callers that removed all halves of pairs."""
-        return View(self.history, self.column, self.runs)
+    def runs_at(self, positions: Iterable[int]) -> list[Run]:
+        """Return the view's indexes of those of the positions that it has, as runs."""
+        return to_runs(sorted(filter((-1).__lt__, map(self.index_of, positions))))
+
+    def pick_positions(self, positions: Iterable[int]) -> View:
+        """Return the part of this view at these positions of its history, in the view's order."""
+        return self.pick(self.runs_at(positions))
+
+    def without(self, positions: Iterable[int]) -> View:
+        """Return this view without positions whose removal leaves no half of a tool pair."""
+        return self.pick(difference([(0, self.length)], self.runs_at(positions)), is_slice=False)
 
     def newest_run(self) -> tuple[int, View]:
         """Return the position from which on the newest events follow one another, and the view before it."""
@@ -350,29 +301,20 @@ class View(Sequence[Any]):
     def minus(self, view: View) -> View:
         """Return the part of this view that is not in another view; all of it if that has another history.
 
-        Views of one column are compared by their runs, views of different columns item by item.
+        Views of one column are compared by their runs, and views of two classes are disjoint.
         """
-        if self.history is not view.history:
+        columns = {self.column, view.column}
+        if self.history is not view.history or (len(columns) > 1 and columns <= {*self.history.classes}):
             return self
         if self.column is view.column:
             rest = View(self.history, self.column, difference(self.runs, view.runs), is_slice=self.is_slice)
             rest.is_slice |= rest.length < self.length
             return rest
-        if self.column.place != view.column.place and -1 not in {self.column.place, view.column.place}:
-            common = filter(view.holds, self.history.reclassified_between(self.column, view.column))
-            shared = to_runs(sorted({index for position in common if (index := self.index_of(position)) >= 0}))
-            return self.pick(complement(self.length, shared)) if shared else self
-        start = self.shared_with(view)
-        if len(view) - start <= len(self) - start:
-            places = map(self.index_of, view.part(start, view.length).positions())
-            removed = to_runs(sorted(place for place in places if place >= 0))
-            return self.pick(complement(self.length, merged([(0, start), *removed])))
-        positions = self.part(start, self.length).positions()
-        return self.pick(to_runs(index for index, position in enumerate(positions, start) if not view.holds(position)))
-
-    def has_items_of(self, view: View) -> bool:
-        """Return True if two views of one history have the same items."""
-        return self.history is view.history and len(self) == len(view) and not self.minus(view)
+        own = {*self.positions()}
+        common = own.intersection(view.positions())
+        if 2 * len(common) > len(own):
+            return self.pick_positions(own - common)
+        return self.pick(difference([(0, self.length)], self.runs_at(common))) if common else self
 
     def shared_with(self, view: View) -> int:
         """Return how many items two views begin with in common; 0 if they have different histories."""
@@ -388,24 +330,4 @@ class View(Sequence[Any]):
                     break
             return shared
         most = min(self.length, view.length)
-        return next(compress(count(), map(ne, self.all_positions(), view.all_positions())), most)
-
-    def pick_positions(self, positions: Iterable[int]) -> View:
-        """Return the part of this view at these positions of its history, in the view's order."""
-        return self.pick(to_runs(sorted(index for position in positions if (index := self.index_of(position)) >= 0)))
-
-
-def joined(runs: Iterable[Run]) -> list[Run]:
-    """Return ascending runs without the empty ones; adjacent runs become one."""
-    result: list[Run] = []
-    for start, stop in runs:
-        if result and result[-1][1] == start:
-            result[-1] = (result[-1][0], stop)
-        elif start < stop:
-            result.append((start, stop))
-    return result
-
-
-def runs_of(view: View) -> Sequence[Run]:
-    """Return a view's positions as runs."""
-    return view.runs if view.column is view.history.all else to_runs(view.positions())
+        return next(compress(count(), map(ne, self.positions(), view.positions())), most)

@@ -110,5 +110,5 @@ def _decision(
         reason=reason,
         policy=step.policy if step is not None else None,
         index=step.index if step is not None else None,
-        event=numbered.history.event(position),
+        event=numbered.history.events[position],
     )

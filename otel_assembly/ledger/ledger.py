@@ -311,7 +311,7 @@ class Ledger:
         if last is not None and last.view.length:
             if last.numbered is source:
                 start, front = last.view.newest_run()
-                sent += front.all_positions()
+                sent += front.positions()
             else:
                 sent += source.item_ids.find(last.numbered.of(last.view))
                 start = to_runs(sent)[-1][0] if sent else start
@@ -328,7 +328,7 @@ class Ledger:
             return True
         first, front = view.newest_run()
         unit = read.history.pairing.atoms[first - 1] if first else 0
-        positions = (*front.all_positions(), *range(unit, start))
+        positions = (*front.positions(), *range(unit, start))
         if sent.numbered is not read:
             positions = tuple(read.item_ids.find(sent.numbered.of(view)))
         rest = self._compared.others(positions)

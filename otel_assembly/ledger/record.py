@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from otel_assembly._internal.slices import LISTED
 from otel_assembly.decision import DecisionOutcome, Overflow, OverflowCause, PrefixBreak, PromptPart
 from otel_assembly.history.history import KINDS
-from otel_assembly.history.tool_pairs import ECHO, REASONED, broken_in
+from otel_assembly.history.tool_pairs import ECHO, MEDIA, REASONED, broken_in
 from otel_assembly.history.view import difference, is_in, merged
 from otel_assembly.ledger.figures import Prefix, StepTotals, Totals
 from otel_assembly.ledger.snapshot import FIRST_MADE, ItemGroup, Snapshot, lasting_exits, subtract_groups, without
@@ -121,7 +121,7 @@ class Record:
         """The events to send. Of an input list, the objects of this assembly: a later list may have other objects."""
         view, given = self.sent.view, self.ledger_input.given
         events = given if given and view.history is self.ledger_input.view.history else view.history.events
-        return list(map(events.__getitem__, view.all_positions()))
+        return list(map(events.__getitem__, view.positions()))
 
     @property
     def made(self) -> AbstractSet[int]:
@@ -564,12 +564,13 @@ def _have_equal_content(history: History, position: int, old_history: History, a
     """Return True if the model reads the same in the events at two positions."""
     if history is old_history and position == at:
         return True
-    if history.size(position) != old_history.size(at):
+    if history.sizes[position] != old_history.sizes[at]:
         return False
-    if (history.flags(position) ^ old_history.flags(at)) & ECHO or history.digest(position) != old_history.digest(at):
+    flags = history.pairing.flags[position]
+    if (flags ^ old_history.pairing.flags[at]) & ECHO or history.digest(position) != old_history.digest(at):
         return False
     # The digest covers texts only, so media are compared as objects.
-    return not history.has_media(position) or bool(history.event(position) == old_history.event(at))
+    return not flags & MEDIA or bool(history.events[position] == old_history.events[at])
 
 
 def _cause(record: Record, last: Snapshot, view: View, at: int) -> str:

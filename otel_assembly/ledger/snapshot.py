@@ -170,7 +170,7 @@ class NumberedHistory:
         """Replace the event objects by others of the same events; `reread` has the facts of those with a new id."""
         self.list_history.renew(events)
         for position, facts in reread.items():
-            self.list_history.reread(position, facts)
+            self.list_history.fresh_facts[position] = facts
         if reread:
             self._places = None
         elif self._places is not None:

@@ -39,11 +39,7 @@ def _key_hash(facts: EventFacts) -> int:
 
 
 class _Places:
-    """The places of a sequence's events by a key of their facts. It is extended when the sequence has grown.
-
-    Args:
-        key_of: Returns the key of an event; None if the event has no key.
-    """
+    """The places of a sequence's events by a key of their facts; `key_of` returns None for an event without a key."""
 
     __slots__ = ("_by_key", "_indexed", "_key_of")
 
@@ -53,7 +49,7 @@ class _Places:
         self._indexed = 0
 
     def of(self, key: Any, index: EventIndex) -> Sequence[int]:
-        """Return the places of a key in the sequence of an index, ascending."""
+        """Return the places of a key in the sequence of an index, after reading the sequence's new events."""
         for place in range(self._indexed, len(index.events)):
             facts = index.facts(place)
             event_key = None if facts is None else self._key_of(facts)
@@ -66,7 +62,7 @@ class _Places:
 class EventIndex:
     """The places (indexes) of a sequence's events, by identity, by id and by content.
 
-    Each of the three is built on first use, and extended when the sequence has grown.
+    Each of the three is built on first use, and extended when the sequence has grown. The places are ascending.
 
     Args:
         events: The sequence; it may grow.
@@ -78,19 +74,18 @@ class EventIndex:
     def __init__(self, events: Sequence[Any], facts: Callable[[int], EventFacts | None]) -> None:
         self.events = events
         self.facts = facts
+        self._by_id = _Places(_ID)
+        self._by_key_hash = _Places(_key_hash)
+        self.renewed()
+
+    def renewed(self) -> None:
+        """Discard the index by identity, because the sequence has new objects for the same events."""
         self._by_identity: dict[int, int] = {}
         #: All places of each object that occurs more than once, by its `id`.
         self._repeated: dict[int, list[int]] = {}
         self._identities_indexed = 0
-        self._by_id = _Places(_ID)
-        self._by_key_hash = _Places(_key_hash)
-
-    def renewed(self) -> None:
-        """Discard the index by identity, because the sequence has new objects for the same events."""
-        self._by_identity, self._repeated, self._identities_indexed = {}, {}, 0
 
     def _index_new_objects(self) -> None:
-        """Extend the index by identity to the end of the sequence."""
         start, stop = self._identities_indexed, len(self.events)
         if start < stop:
             self._identities_indexed = stop
@@ -105,12 +100,10 @@ class EventIndex:
                         self._repeated.setdefault(key, [first]).append(place)
 
     def of_object(self, event: Any) -> Sequence[int]:
-        """Return the places of this object, ascending."""
+        """Return the places of this object."""
         self._index_new_objects()
         first = self._by_identity.get(id(event))
-        if first is None:
-            return ()
-        return self._repeated.get(id(event), (first,)) if self._repeated else (first,)
+        return self._repeated.get(id(event), () if first is None else (first,))
 
     def places_of(self, events: Sequence[Any]) -> list[int | None] | None:
         """Return the place of each of these objects, or None for an object that is not in the sequence.
@@ -123,11 +116,11 @@ class EventIndex:
         return None if self._repeated or len(set(keys)) < len(keys) else list(map(self._by_identity.get, keys))
 
     def of_id(self, event_id: str) -> Sequence[int]:
-        """Return the places of events with this framework id, ascending."""
+        """Return the places of events with this framework id."""
         return self._by_id.of(event_id, self)
 
     def like(self, facts: EventFacts) -> Sequence[int]:
-        """Return the places of events with equal facts, ascending. Hash collisions may add other events."""
+        """Return the places of events with equal facts. Hash collisions may add other events."""
         return self._by_key_hash.of(_key_hash(facts), self)
 
     def copies_of(self, event: Any, facts: EventFacts) -> list[int]:
@@ -137,11 +130,8 @@ class EventIndex:
     def is_copy(self, event: Any, facts: EventFacts, at: int, *, by_id: bool = True) -> bool:
         """Return True if the event at a place has the type and content of this event.
 
-        Args:
-            event: This event.
-            facts: Its facts. Media have no comparable facts, so that events with media are compared as objects.
-            at: The place.
-            by_id: Whether events with different ids are different.
+        Events with media are compared as objects, because media have no comparable facts. With `by_id`, events with
+        different ids are different.
         """
         known, original = self.facts(at), self.events[at]
         if known is None or type(original) is not type(event) or (by_id and have_different_ids(known, facts)):
@@ -181,7 +171,6 @@ class EventMatcher:
         self._identical: set[int] = set()
         new_index = EventIndex(events, lambda place: None if place in self._identical else read(events[place]))
         self._index = new_index if index is None else index
-        self._events = self._index.events
         self._start, self._stop = start, len(events) if stop is None else stop
         self._read = read
         self._by_id = by_id
@@ -190,23 +179,42 @@ class EventMatcher:
 
     def match(self, events: Sequence[Any]) -> list[int | None]:
         """Return for each event the index of its input; None for a new event."""
-        matches = self._index.places_of(events) if self._start == 0 and self._stop == len(self._events) else None
-        matched: set[int] = set()
+        index, start, matched = self._index, self._start, set[int]()
+        is_whole = start == 0 and self._stop == len(index.events)
+        matches = index.places_of(events) if is_whole and self._by_identity else None
         if not self._by_identity:
             matches = [None] * len(events)
         elif matches is None:
-            matches = [self._match_first(self._index.of_object(event), self._start, matched) for event in events]
+            matches = [self._first(index.of_object(event), start, matched) for event in events]
         else:
             matched.update(at for at in matches if at is not None)
         self._identical.update(matched)
         unknown = {place: self._read(events[place]) for place, at in enumerate(matches) if at is None}
-        if unknown and self._by_id:
-            self._match_ids(events, unknown, matches, matched)
-        if unknown:
-            self._match_equals(events, unknown, matches, matched)
+        for place, facts in list(unknown.items()) if self._by_id else ():
+            if facts is None or facts.id is None:
+                continue
+            is_of_type = partial(self._is_of_type, type(events[place]))
+            found = self._first(index.of_id(facts.id), start, matched, is_of_type)
+            if found is not None:
+                del unknown[place]
+                known = index.facts(found)
+                if not self._rereads or (known is not None and comparison_key(known) == comparison_key(facts)):
+                    matches[place] = found
+        # Copies are matched in order: only inputs after the last matched one are compared.
+        at = start
+        for place, event in enumerate(events[: max(unknown, default=-1) + 1]):
+            found, facts = matches[place], unknown.get(place)
+            if found is None and facts is not None:
+                is_copy = partial(index.is_copy, event, facts, by_id=self._by_id)
+                found = matches[place] = self._first(index.like(facts), at, matched, is_copy)
+            if found is not None:
+                at = max(at, found + 1)
         return matches
 
-    def _match_first(
+    def _is_of_type(self, event_type: type, at: int) -> bool:
+        return type(self._index.events[at]) is event_type
+
+    def _first(
         self, indexes: Sequence[int], start: int, matched: set[int], accepts: Callable[[int], bool] = lambda _: True
     ) -> int | None:
         """Match the first unmatched and accepted one of ascending indexes, from `start` on, and return it."""
@@ -218,51 +226,6 @@ class EventMatcher:
                 matched.add(index)
                 return index
         return None
-
-    def _match_ids(
-        self,
-        events: Sequence[Any],
-        unknown: dict[int, EventFacts | None],
-        matches: list[int | None],
-        matched: set[int],
-    ) -> None:
-        """Match the unknown events whose id and type an input has, and remove them from `unknown`."""
-        for place, facts in list(unknown.items()):
-            if facts is None or facts.id is None:
-                continue
-            is_of_type = partial(self._is_of_type, type(events[place]))
-            index = self._match_first(self._index.of_id(facts.id), self._start, matched, is_of_type)
-            if index is None:
-                continue
-            del unknown[place]
-            known = self._index.facts(index)
-            if not self._rereads or (known is not None and comparison_key(known) == comparison_key(facts)):
-                matches[place] = index
-
-    def _match_equals(
-        self,
-        events: Sequence[Any],
-        unknown: dict[int, EventFacts | None],
-        matches: list[int | None],
-        matched: set[int],
-    ) -> None:
-        """Match the unknown events with equal inputs, in order: only inputs after the last matched one are compared."""
-        at = self._start
-        for place, event in enumerate(events[: max(unknown) + 1] if unknown else ()):
-            index, facts = matches[place], unknown.get(place)
-            if index is None and facts is not None:
-                index = matches[place] = self._match_first(
-                    self._index.like(facts), at, matched, partial(self._is_same, event, facts)
-                )
-            if index is not None:
-                at = max(at, index + 1)
-
-    def _is_of_type(self, event_type: type, index: int) -> bool:
-        return type(self._events[index]) is event_type
-
-    def _is_same(self, event: Any, facts: EventFacts, index: int) -> bool:
-        """Return True if an event is a copy of the input at an index."""
-        return self._index.is_copy(event, facts, index, by_id=self._by_id)
 
 
 def moved(indexes: Sequence[int]) -> set[int]:

@@ -53,12 +53,7 @@ class Rotation:
         self._next = 0
 
     def choose(self, start: int, sent: Sequence[int]) -> ComparedMessages:
-        """Return the messages that are compared at the next assembly.
-
-        Args:
-            start: The position from which on all are compared.
-            sent: The positions of sent messages, ascending.
-        """
+        """Return the messages that are compared at the next assembly; see `ComparedMessages`."""
         block = range(self._next if self._next < start else 0, start)[:_BLOCK]
         self._next = block.stop
         return ComparedMessages(start, block, sent[: bisect_left(sent, start)])

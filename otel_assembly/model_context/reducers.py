@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Verdict
-from otel_assembly.history.view import complement, to_runs
+from otel_assembly.history.edited import Edited
+from otel_assembly.history.view import difference, to_runs
 from otel_assembly.model_context.client_counter import call_counter
 from otel_assembly.policies.base import DecidingPolicy, as_view, keep
-from otel_assembly.policies.head_and_tail import with_event
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,7 +59,7 @@ class _AsAutoGen(DecidingPolicy):
             single_drops: The indexes of messages that are dropped for another reason, with that reason.
         """
         runs = [run for run in runs if run[0] < run[1]]
-        dropped_runs = complement(len(view), runs)
+        dropped_runs = difference([(0, len(view))], runs)
         if single_drops:
             dropped = {index for run in dropped_runs for index in range(*run)}
             dropped_runs = to_runs(sorted(dropped - single_drops.keys()))
@@ -135,7 +136,7 @@ class HeadAndTailAsAutoGen(_AsAutoGen):
             single_drops[tail] = DecisionReason.ORPHANED_TOOL_RESULT
         runs = [(0, head - (head - 1 in single_drops)), (tail + (tail in single_drops), len(view))]
         outcome = self._outcome(prompts, view, runs, DecisionReason.OUTSIDE_WINDOW, single_drops)
-        return with_event(outcome, view.pick(runs), runs[0][1], self._types.note(tail - head))
+        return replace(outcome, events=Edited(view.pick(runs), runs[0][1], [self._types.note(tail - head)]))
 
     def _calls(self, message: Any) -> bool:
         types = self._types

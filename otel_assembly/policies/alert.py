@@ -70,7 +70,7 @@ class AlertPolicy(DecidingPolicy):
         if not view.whole:
             for position in view.positions():
                 if history.kind(position) is EventKind.ALERT:
-                    yield alert_facts(history.event(position))
+                    yield alert_facts(history.events[position])
             return
         end = history.alerts.index(view.end)
         start = 0
@@ -78,4 +78,4 @@ class AlertPolicy(DecidingPolicy):
             start = conversation.alerts_read
             context.when_done(success=partial(conversation.has_read, end, conversation.releases))
         for position in history.alerts.positions[start:end]:
-            yield alert_facts(history.event(position))
+            yield alert_facts(history.events[position])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass
 from functools import lru_cache
 from inspect import Parameter, isfunction, signature
@@ -23,26 +22,18 @@ from typing import (
 
 from otel_assembly._internal.arguments import whole_number
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Verdict
-from otel_assembly.history.broken_pairs import unpaired
 from otel_assembly.history.edited import EventList
-from otel_assembly.history.first_message import NON_CONVERSATION, before_user, may_open_prompt, newest_response
+from otel_assembly.history.first_message import NON_CONVERSATION, before_user
 from otel_assembly.history.history import History, ListHistory
-from otel_assembly.history.tool_pairs import (
-    CLOSES,
-    ECHO,
-    OPENS,
-    PAIRED,
-    REASONED,
-    broken_atoms,
-    may_have_unpaired,
-)
-from otel_assembly.history.view import Run, View, complement, runs_of, to_runs
+from otel_assembly.history.tool_pairs import CLOSES, cut_atoms, unpaired
+from otel_assembly.history.view import Run, View, difference, merged
 from otel_assembly.messages.event_facts import EventKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from otel_assembly.context import Context
+    from otel_assembly.history.first_message import Essential
 
 Decide = TypeVar("Decide", bound="Callable[..., Any]")
 
@@ -53,8 +44,17 @@ USER_FIRST: Final = "user_first"
 #: The setting on the span of a `BudgetPolicy` that makes summaries, if the provider requires that user and assistant
 #: messages alternate. The policy may then insert an assistant message after a summary.
 ALTERNATES: Final = "alternates"
-#: The `decide` functions of built-in policies that do not wait for an event loop, unless the condition is true.
-_CONDITIONS: Final[dict[Callable[..., Any], Callable[[Any, Context], bool] | None]] = {}
+#: By the `decide` function of a built-in policy, the condition under which it waits for an event loop.
+_CONDITIONS: Final[dict[Callable[..., Any] | None, Callable[[Any, Context], bool] | None]] = {}
+#: The reason for dropping the events of each class of `History.classes`; None for those that may be sent.
+CLASS_REASONS: Final = (
+    None,
+    DecisionReason.NOT_CONVERSATION,
+    DecisionReason.ORPHANED_TOOL_RESULT,
+    DecisionReason.ORPHANED_TOOL_CALL,
+    DecisionReason.ORPHANED_TOOL_RESULT,
+    DecisionReason.ORPHANED_REASONING,
+)
 #: The types of values that a configuration file can contain.
 CONFIG_TYPES: Final = (str, int, float, bool, NoneType)
 
@@ -180,10 +180,6 @@ class DecidingPolicy:
 
         This is the case if the policy is a reduction and the provider refuses a prompt that does not start with a
         user's request. The policy's span then records the reason for such drops.
-
-        Args:
-            config: The settings.
-            context: The assembly's context, which knows the provider.
         """
         is_user_first = self.kind == REDUCTION and context.provider_rules().is_user_first
         return {**config, USER_FIRST: True} if is_user_first else config
@@ -223,17 +219,8 @@ class DecidingPolicy:
         return f"{type(self).__name__}({settings})"
 
 
-def never_waits(decide: Decide) -> Decide:
-    """Mark the `decide` of a built-in policy that never waits for an event loop."""
-    return waits_if(None)(decide)
-
-
 def waits_if(condition: Callable[[Any, Context], bool] | None) -> Callable[[Decide], Decide]:
-    """Mark the `decide` of a built-in policy that waits for an event loop in some assemblies only.
-
-    Args:
-        condition: Takes the policy and the context of the assembly; None: it never waits.
-    """
+    """Mark the `decide` of a built-in policy that waits for an event loop only under a condition; None: never."""
 
     def mark(decide: Decide) -> Decide:
         _CONDITIONS[decide] = condition
@@ -242,13 +229,15 @@ def waits_if(condition: Callable[[Any, Context], bool] | None) -> Callable[[Deci
     return mark
 
 
+#: Marks the `decide` of a built-in policy that never waits for an event loop.
+never_waits: Final = waits_if(None)
+
+
 def waits(policy: Any, context: Context) -> bool:
     """Return whether a policy's `decide` may wait for an event loop; an overridden `decide` may."""
     decide = getattr(policy.decide, "__func__", None)
-    if decide not in _CONDITIONS:
-        return True
-    condition = _CONDITIONS[decide]
-    return condition is not None and condition(policy, context)
+    condition = _CONDITIONS.get(decide)
+    return decide not in _CONDITIONS if condition is None else condition(policy, context)
 
 
 def parameters_of(policy: type[Any]) -> Mapping[str, tuple[Any, Any]]:
@@ -305,76 +294,35 @@ def as_view(events: Sequence[Any]) -> View:
         if not view.is_slice:
             return view
         if _holds_whole_pairs(view):
-            return view.as_unsliced()
-    if isinstance(events, History):
-        return events.view()
-    return ListHistory(events).view()
+            return View(view.history, view.column, view.runs)
+    return events.view() if isinstance(events, History) else ListHistory(events).view()
 
 
 def _holds_whole_pairs(view: View) -> bool:
-    """Return whether a slice of a history can use the history's tool pairs and leading system messages.
-
-    This is possible if the slice contains no half of a pair, and if it does not start with a system message from the
-    middle of the history, which would become a leading one.
-    """
+    # A system message from the middle of the history would become a leading one, if the slice starts with it.
     history = view.history
     following = (at for at in view.positions() if at >= history.leading and history.kind(at) not in NON_CONVERSATION)
     first = next(following, None)
     starts_with_system = first is not None and history.kind(first) is EventKind.SYSTEM
-    return not starts_with_system and not (history.pairing.span and broken_atoms(history.pairing, runs_of(view)))
+    return not starts_with_system and not cut_atoms(view)
 
 
 def _answered_since(view: View) -> bool:
-    """Return whether a call in the view was answered after the view was made."""
-    history = view.history
-    return any(
-        history.flags(position) & CLOSES and view.holds(history.atom(position))
-        for position in range(view.end, len(history))
-    )
+    atoms, flags = view.history.pairing.atoms, view.history.pairing.flags
+    return any(flags[at] & CLOSES and view.holds(atoms[at]) for at in range(view.end, len(view.history)))
 
 
 def at_least(policy: str, parameter: str, value: int, least: int = 1) -> int:
     """Return `value`, a policy's setting, after checking its range.
 
-    Args:
-        policy: The policy's name, for the error.
-        parameter: The setting's name, for the error.
-        value: The setting.
-        least: The least valid value.
-
     Raises:
-        ConfigurationError: The value is not a whole number, is too small, or is above 2**63 - 1.
+        ConfigurationError: The value is not a whole number, is below `least`, or is above 2**63 - 1.
     """
     return whole_number(f"{policy}: {parameter}", value, least)
 
 
-def opening_request(view: View, always_kept: Iterable[int]) -> list[int]:
-    """Return the position of an older user request that must be kept too, as a list of at most one.
-
-    Some providers require that a prompt starts with a user's request. A tool call that awaits an approval is always
-    kept and can be older than the newest request. Then the last request before that call is needed as the first
-    message.
-
-    Args:
-        view: The events.
-        always_kept: Positions of the events that a policy keeps regardless of its limit.
-    """
-    history, first = view.history, min(always_kept, default=-1)
-    if first < 0 or may_open_prompt(view, first):
-        return []
-    requests = history.requests.positions
-    for index in range(bisect_left(requests, first) - 1, -1, -1):
-        if view.holds(requests[index]) and may_open_prompt(view, requests[index]):
-            return [requests[index]]
-    return []
-
-
 def start_with_user(kept: View, verdicts: list[Verdict]) -> tuple[View, list[Verdict]]:
     """Drop the kept events in front of the first user's request or summary (see `before_user`).
-
-    Args:
-        kept: The events that a policy keeps.
-        verdicts: The policy's verdicts on the other events.
 
     Returns:
         The remaining events, and the verdicts with one more for the events that were dropped here.
@@ -383,61 +331,38 @@ def start_with_user(kept: View, verdicts: list[Verdict]) -> tuple[View, list[Ver
     if not unwanted:
         return kept, verdicts
     dropped = Verdict(kept.pick_positions(unwanted), DecisionOutcome.DROPPED, DecisionReason.BEFORE_USER_MESSAGE)
-    runs = to_runs(sorted(map(kept.index_of, unwanted)))
-    return kept.pick(complement(len(kept), runs)).as_unsliced(), [*verdicts, dropped]
+    return kept.without(unwanted), [*verdicts, dropped]
 
 
 def orphan_verdicts(view: View, orphans: Iterable[int]) -> list[Verdict]:
-    """Return verdicts that drop calls without results, results without calls, and reasoning without its item.
-
-    Args:
-        view: The events.
-        orphans: The positions of these events.
-    """
-    history = view.history
-    calls: list[int] = []
-    results: list[int] = []
-    reasoning: list[int] = []
-    for position in sorted(orphans):
-        flags = history.flags(position)
-        if flags & PAIRED == REASONED:
-            reasoning.append(position)
-            continue
-        is_call = flags & OPENS or (flags & ECHO and history.kind(position) is EventKind.TOOL_CALL)
-        (calls if is_call else results).append(position)
+    """Return verdicts that drop calls without results, results without calls, and reasoning without its item."""
+    positions: dict[DecisionReason | None, list[int]] = {}
+    for position in orphans:
+        reason = CLASS_REASONS[view.history.class_of(position, is_sendable=False)]
+        positions.setdefault(reason, []).append(position)
+    order = (DecisionReason.ORPHANED_TOOL_CALL, DecisionReason.ORPHANED_TOOL_RESULT, DecisionReason.ORPHANED_REASONING)
     return [
-        Verdict(view.pick_positions(positions), DecisionOutcome.DROPPED, reason)
-        for positions, reason in (
-            (calls, DecisionReason.ORPHANED_TOOL_CALL),
-            (results, DecisionReason.ORPHANED_TOOL_RESULT),
-            (reasoning, DecisionReason.ORPHANED_REASONING),
-        )
-        if positions
+        Verdict(view.pick_positions(positions[reason]), DecisionOutcome.DROPPED, reason)
+        for reason in order
+        if reason in positions
     ]
 
 
 def keep(view: View, runs: Sequence[Run], reason: DecisionReason) -> tuple[View, list[Verdict]]:
-    """Keep ranges of a view, except calls whose results and results whose calls are outside the ranges.
-
-    Args:
-        view: The events.
-        runs: Ranges of indexes of the view.
-        reason: Why the events outside the ranges are dropped.
+    """Keep ranges of a view's indexes, except calls whose results and results whose calls are outside the ranges.
 
     Returns:
         The kept events, and the verdicts on the dropped ones. Events outside the ranges have the reason `reason`, calls
         and results without their counterpart a reason such as ``orphaned_tool_call``.
     """
-    count = view.length
-    if len(runs) == 1 and runs[0][1] == count:
-        kept, outside = view.part(runs[0][0], count), view.part(0, runs[0][0])
+    if len(runs) == 1 and runs[0][1] == view.length:
+        kept, outside = view.part(runs[0][0], view.length), view.part(0, runs[0][0])
     else:
-        kept, outside = view.pick(runs), view.pick(complement(count, runs))
+        kept, outside = view.pick(runs), view.pick(difference([(0, view.length)], runs))
     verdicts = [Verdict(outside, DecisionOutcome.DROPPED, reason)] if outside.length else []
-    if may_have_unpaired(kept) and (orphans := unpaired(view.history.pairing, kept.backward(), newest_response(view))):
+    if orphans := unpaired(kept, view):
         verdicts += orphan_verdicts(kept, orphans)
-        indexes = sorted(kept.index_of(position) for position in orphans)
-        kept = kept.pick(complement(len(kept), [(index, index + 1) for index in indexes]))
+        kept = kept.without(orphans)
     kept.is_slice = False  # it has whole pairs now, and nobody else has this view yet
     return kept, verdicts
 
@@ -448,10 +373,9 @@ def keep_from(
     reason: DecisionReason,
     *,
     first: int,
-    always_kept: Iterable[int],
-    request: Sequence[int],
-    pending: Sequence[int],
-    left_out: Iterable[int] = (),
+    essential: Essential,
+    summaries: Sequence[int] = (),
+    left_out: Collection[int] = (),
 ) -> tuple[View, list[Verdict]]:
     """Keep the events from an index on, the leading events, and certain older events.
 
@@ -460,30 +384,24 @@ def keep_from(
         cut: The index in the view of the first event to keep.
         reason: Why the other events are dropped.
         first: The number of events at the beginning of the view that are kept too.
-        always_kept: Positions in the history of older events that are kept too.
-        request: The positions in `always_kept` of the newest user request.
-        pending: The positions in `always_kept` of calls that await an approval.
-        left_out: Positions of events that are dropped even if they are after the cut.
+        essential: Events that are kept too.
+        summaries: The positions of summaries that are kept too.
+        left_out: The positions of events that are dropped even if they are after the cut.
 
     Returns:
         The kept events, and the verdicts: on dropped events, and on older events that were kept.
     """
-    before = list[int]()
-    for index in sorted(map(view.index_of, always_kept)):
-        if first <= index < cut:
-            before.append(index)
-    runs, at = to_runs([*range(first), *before]) if first or before else [], cut
-    for index in sorted(map(view.index_of, left_out)):
-        if index >= cut:
-            if at < index:
-                runs.append((at, index))
-            at = index + 1
-    if at < view.length:
-        runs.append((at, view.length))
+    older, runs = set[int](), [(cut, view.length)]
+    for position in (*essential.request, *essential.pending, *essential.newest, *summaries):
+        if first <= view.index_of(position) < cut:
+            older.add(position)
+    if left_out:
+        runs = difference(runs, view.runs_at(left_out))
+    if first or older:
+        runs = merged([(0, first), *view.runs_at(older), *runs])
     kept, verdicts = keep(view, runs, reason)
-    if before:
-        older = set(filter(kept.holds, map(view.position, before)))
-        for positions, kept_reason in (request, DecisionReason.PINNED), (pending, DecisionReason.PENDING_TOOL_CALL):
-            if older_kept := view.pick_positions(older.intersection(positions)):
-                verdicts.append(Verdict(older_kept, DecisionOutcome.KEPT, kept_reason))
+    pinned = (essential.request, DecisionReason.PINNED), (essential.pending, DecisionReason.PENDING_TOOL_CALL)
+    for positions, kept_reason in pinned if older else ():
+        if older_kept := view.pick_positions(filter(kept.holds, older.intersection(positions))):
+            verdicts.append(Verdict(older_kept, DecisionOutcome.KEPT, kept_reason))
     return kept, verdicts

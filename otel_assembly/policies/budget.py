@@ -14,7 +14,7 @@ from otel_assembly.messages.event_facts import EventKind, describe
 from otel_assembly.messages.replacements import summary_like, summary_reply
 from otel_assembly.policies.base import ALTERNATES, DecidingPolicy, PolicyLimit, as_view, at_least, waits_if
 from otel_assembly.policies.budget_plan import BudgetPlan
-from otel_assembly.policies.compaction_cache import CompactionCache, can_summarize, compaction_cache_of
+from otel_assembly.policies.compaction_cache import CompactionCache, can_summarize
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -168,14 +168,17 @@ class BudgetPolicy(DecidingPolicy):
                 results, or a message) does not fit in the rest, and `on_overflow` is ``raise``.
         """
         view, budget = as_view(events), context.apply_budget_ratio(self.max_tokens)
-        cache = compaction_cache_of(view, self) if self._compactors is not None else None
-        shortened = cache.tokens(context.meter) if cache is not None else None
+        cache: CompactionCache | None = None
+        shortened: dict[int, int] = {}
+        if self._compactors is not None:
+            cache = view.history.kept_for.setdefault(self, CompactionCache())
+            shortened = {position: context.meter.event(describe(event)) for position, event in cache.short.items()}
         plan = BudgetPlan(view, context.meter, prompts, context, budget, shortened)
         drops = self.on_overflow == "drop"
         compactions: list[Compaction] = []
         try:
             plan.place_fixed(self.name)
-            if cache is not None and self._compactors is not None and plan.newest_tokens > plan.sharing.free:
+            if cache is not None and self._compactors is not None and plan.newest_tokens > plan.free:
                 compactions += await cache.shorten_newest(view, plan, budget, self._compactors, context)
             overflow = plan.place_newest(self.on_overflow, self.name)
         except ContextOverflowError as error:
@@ -196,7 +199,9 @@ class BudgetPolicy(DecidingPolicy):
                 compactions.append(summary)
         report = None
         if context.is_enabled:
-            reserved = self._summary_reserve(plan, view)
+            # No summary is possible without a compactor, or if no function creates one for the type of the events.
+            possible = cache is not None and plan.leading < len(view) and _empty_summary(plan, view) is not None
+            reserved = self.reserved(plan, view) if possible else 0
             report = plan.report(self.window, kept, overflow, drops_newest=drops, summary=summary, reserved=reserved)
         outcome = Outcome(prompts, kept, verdicts, budget=budget, fixed=plan.fixed, overflow=overflow, report=report)
         return outcome if cache is None else cache.edited(outcome, kept, plan.leading, compactions)
@@ -211,8 +216,20 @@ class BudgetPolicy(DecidingPolicy):
         if self._compactors is None or not can_summarize(view[plan.leading]):
             return None
         room = self.reserved(plan, view)
-        if room > plan.sharing.free:
-            self._warn_of_no_room(plan, room)
+        if room > plan.free:
+            if not (self._warned_of_no_room or self.setting_warnings):  # an `Assembler` logs `setting_warnings` itself
+                self._warned_of_no_room = True
+                logger.warning(
+                    "%s: no summary was made of the events that were dropped: it needs up to %d tokens, but only %d "
+                    "are free next to the fixed content (%d tokens), the newest tool call or message, and earlier "
+                    "summaries. Lower summary_tokens (%d) or raise the window (%d). This is logged once",
+                    self.name,
+                    room,
+                    max(0, plan.free),
+                    plan.fixed,
+                    self.summary_tokens,
+                    self.window,
+                )
             return None
         dropped = plan.summarizable(self._selected_with_reserve(plan, view)[1])
         if dropped is None:
@@ -223,32 +240,6 @@ class BudgetPolicy(DecidingPolicy):
     def _selected_with_reserve(self, plan: BudgetPlan, view: View) -> tuple[View, list[Verdict]]:
         """Return the events that fit next to a summary, and the verdicts on the others."""
         return plan.selected(plan.cut(self.step_tokens, self.reserved(plan, view)), summarized=True)
-
-    def _warn_of_no_room(self, plan: BudgetPlan, room: int) -> None:
-        """Log once that events are dropped without a summary, because the summary would not fit."""
-        if self._warned_of_no_room or self.setting_warnings:  # an `Assembler` logs `setting_warnings` itself
-            return
-        self._warned_of_no_room = True
-        logger.warning(
-            "%s: no summary was made of the events that were dropped: it needs up to %d tokens, but only %d are free "
-            "next to the fixed content (%d tokens), the newest tool call or message, and earlier summaries. "
-            "Lower summary_tokens (%d) or raise the window (%d). This is logged once",
-            self.name,
-            room,
-            max(0, plan.sharing.free),
-            plan.fixed,
-            self.summary_tokens,
-            self.window,
-        )
-
-    def _summary_reserve(self, plan: BudgetPlan, view: View) -> int:
-        """Return the tokens to reserve for a summary if an event is dropped.
-
-        The number is 0 if no summary is possible: if the policy has no compactor, if the view has no events after the
-        leading system messages, or if no function creates summaries for the type of these events.
-        """
-        possible = self._compactors is not None and plan.leading < len(view) and _empty_summary(plan, view) is not None
-        return self.reserved(plan, view) if possible else 0
 
     def reserved(self, plan: BudgetPlan, view: View) -> int:
         """Return the tokens to reserve for a summary's text and framing, and for an assistant message after it."""

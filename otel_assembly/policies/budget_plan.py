@@ -8,16 +8,18 @@ single message. A cut is the index of the oldest kept atom.
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from otel_assembly.budget.rule import BYTES_PER_TOKEN, Sharing
+from otel_assembly.budget.rule import BYTES_PER_TOKEN
 from otel_assembly.decision import BudgetEntry, BudgetReport, DecisionOutcome, DecisionReason, Overflow, OverflowCause
 from otel_assembly.errors import ContextOverflowError
-from otel_assembly.history.first_message import leading, newest_atom, newest_request, newest_response
+from otel_assembly.history.first_message import Essential, essential_events, leading, opening_request
 from otel_assembly.history.tool_pairs import PAIRED
 from otel_assembly.history.view import View
 from otel_assembly.messages.event_facts import EventKind, describe
-from otel_assembly.policies.base import keep_from, opening_request, start_with_user
+from otel_assembly.policies.base import keep_from, start_with_user
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,44 +58,16 @@ class BudgetPlan:
 
     Attributes:
         leading: The number of system messages at the beginning of the view, which are never dropped.
-        newest_response: The position of the newest response; −1 if there is none.
-        newest_request: The positions of the newest user request. If an older call is never dropped, also of the request
-            before it, if the prompt must start with a user's request.
+        request: The positions of the newest user request. If an older call is never dropped and the prompt must start
+            with a user's request, also of the request before that call.
         pending: The positions of the calls that await an approval.
-        newest: The positions of the newest atom (a tool call with its results, or a message), newest first. Events of
-            the fixed content are excluded.
+        newest: The positions of the newest atom, newest first, without events of the fixed content.
         newest_tokens: The tokens of `newest`.
         left_out: The positions of the newest atom if it did not fit and was dropped.
         summaries: The positions of the summaries that are kept.
-        pinned: The positions of `pending` and `newest_request`.
         fixed: The tokens of the fixed content, which is never dropped.
-        sharing: The tokens that are still free.
+        free: The tokens that no part uses yet; negative if the fixed content exceeds the budget.
     """
-
-    __slots__ = (
-        "_budget",
-        "_leading_tokens",
-        "_pending_tokens",
-        "_prompts",
-        "_request_tokens",
-        "_table",
-        "_tools",
-        "_user_first",
-        "_view",
-        "fixed",
-        "leading",
-        "left_out",
-        "meter",
-        "newest",
-        "newest_request",
-        "newest_response",
-        "newest_tokens",
-        "pending",
-        "pinned",
-        "sharing",
-        "shortened",
-        "summaries",
-    )
 
     def __init__(
         self,
@@ -102,64 +76,46 @@ class BudgetPlan:
         prompts: Sequence[str],
         context: Context,
         budget: int,
-        shortened: Mapping[int, int] | None = None,
+        shortened: Mapping[int, int] = {},
     ) -> None:
         history = view.history
         self._view = view
         self._budget = budget
         self._table = table = history.table(meter)
         self.meter = meter
-        self.shortened = dict(shortened or {})
+        self.shortened = dict(shortened)
         self.leading = leading(view)
-        self.newest_response = newest_response(view)
-        self.newest_request = newest_request(view)
-        pending = history.pairing.pending_calls(self.newest_response)
-        self.pending = [position for position in pending if view.holds(position)] if pending else pending
-        self._prompts = list(map(meter.prompt, prompts))
-        self._tools = meter.tools(context.tools)
-        self._leading_tokens = sum(map(table.tokens, map(view.position, range(self.leading))))
-        self._pending_tokens = sum(map(table.tokens, self.pending))
+        self.request, self.pending, newest, self._response = essential_events(view)
+        fixed = {*self.request, *self.pending}
+        self.newest = [position for position in newest if position not in fixed and position >= history.leading]
         tokens = self.tokens if self.shortened else table.tokens
-        self._request_tokens = sum(map(tokens, {*self.newest_request}.difference(self.pending)))
-        events = self._leading_tokens + self._pending_tokens + self._request_tokens
-        self.fixed = sum(self._prompts) + self._tools + meter.priming + events
-        self.sharing = Sharing(budget - self.fixed)
-        self.pinned = {*self.pending, *self.newest_request}
-        self.newest = [
-            position
-            for position in newest_atom(view, self.newest_response)
-            if position not in self.pinned and position >= history.leading
-        ]
         self.newest_tokens = sum(map(tokens, self.newest))
         self.left_out: set[int] = set()
         self.summaries: list[int] = []
-        self._user_first = context.provider_rules(view.history.provider).is_user_first
-        if self._user_first:
-            self._place_opening()
-
-    def _place_opening(self) -> None:
-        """Add the user request before the oldest fixed call to the fixed content, if one is needed and fits."""
-        opening = opening_request(self._view, (*self.pinned, *self.newest))
-        tokens = sum(map(self.tokens, opening))
-        if opening and tokens + self.newest_tokens <= self.sharing.free:
-            self.newest_request = [*opening, *self.newest_request]
-            self.pinned.update(opening)
-            self._request_tokens += tokens
-            self.fixed += tokens
-            self.sharing = Sharing(self._budget - self.fixed)
+        #: The tokens of each part of the fixed content, by the name of the part.
+        self._costs = dict(zip(map("prompt[{}]".format, count()), map(meter.prompt, prompts), strict=False))
+        self._costs |= {
+            "tool_schemas": meter.tools(context.tools),
+            "reply_priming": meter.priming,
+            "leading_system": sum(map(table.tokens, map(view.position, range(self.leading)))),
+            "pending_tool_calls": sum(map(table.tokens, self.pending)),
+            "newest_request": sum(map(tokens, fixed.difference(self.pending))),
+        }
+        self.fixed = sum(self._costs.values())
+        self.free = budget - self.fixed
+        self._user_first = context.provider_rules(history.provider).is_user_first
+        opening = opening_request(view, (*fixed, *self.newest)) if self._user_first else []
+        opening_tokens = sum(map(self.tokens, opening))
+        if opening and opening_tokens + self.newest_tokens <= self.free:
+            self.request = [*opening, *self.request]
+            self._costs["newest_request"] += opening_tokens
+            self.fixed += opening_tokens
+            self.free -= opening_tokens
 
     @property
     def costs(self) -> dict[str, int]:
         """The tokens of each part of the fixed content, by the name of the part, without parts of 0 tokens."""
-        costs = {
-            **{f"prompt[{index}]": tokens for index, tokens in enumerate(self._prompts)},
-            "tool_schemas": self._tools,
-            "reply_priming": self.meter.priming,
-            "leading_system": self._leading_tokens,
-            "pending_tool_calls": self._pending_tokens,
-            "newest_request": self._request_tokens,
-        }
-        return {name: tokens for name, tokens in costs.items() if tokens}
+        return {name: tokens for name, tokens in self._costs.items() if tokens}
 
     def tokens(self, position: int) -> int:
         """Return an event's tokens, or those of its shortened version."""
@@ -187,20 +143,17 @@ class BudgetPlan:
         Raises:
             ContextOverflowError: The fixed content exceeds the budget.
         """
-        if self.sharing.free < 0:
+        if self.free < 0:
             raise ContextOverflowError(self._budget, self.fixed, self.costs, policy=policy)
 
     def place_newest(self, on_overflow: str, policy: str) -> Overflow | None:
-        """Keep the newest atom (a tool call with its results, or a message) if it fits, or drop all of it.
-
-        Returns:
-            The overflow if the atom was dropped; None if it was kept.
+        """Keep the newest atom if it fits, or drop all of it and return the overflow.
 
         Raises:
             ContextOverflowError: The atom does not fit next to the fixed content, and `on_overflow` is ``raise``.
         """
-        if self.newest_tokens <= self.sharing.free:
-            self.sharing.free -= self.newest_tokens
+        if self.newest_tokens <= self.free:
+            self.free -= self.newest_tokens
             return None
         needed, cause = self.fixed + self.newest_tokens, OverflowCause.NEWEST_ATOM
         if on_overflow == "raise":
@@ -223,16 +176,16 @@ class BudgetPlan:
             if newest or position < history.leading or not view.holds(position):
                 continue
             tokens = self._table.tokens(position)
-            if tokens > self.sharing.free:
+            if tokens > self.free:
                 return
             self.summaries.append(position)
-            self.sharing.free -= tokens
+            self.free -= tokens
 
     def cut(self, step_tokens: int, reserved: int = 0) -> int:
         """Return the index in the view of the oldest event to keep: from there on, all events fit.
 
         The result is the length of the view if no older turn fits. The index, found by bisection, is the beginning of
-        an atom, which is kept or dropped as a whole: a tool call with its results, or a message.
+        an atom.
 
         Args:
             step_tokens: Keep events from the beginning of a cell on: the conversation is divided into cells of
@@ -240,7 +193,7 @@ class BudgetPlan:
             reserved: Tokens to keep free.
         """
         view, table, first = self._view, self._table, self.leading
-        room = max(0, self.sharing.free - reserved)
+        room = max(0, self.free - reserved)
         corrected = -1
         while corrected < len(table.corrected):
             corrected = len(table.corrected)
@@ -253,15 +206,21 @@ class BudgetPlan:
             return first
         if step_tokens:
             # If the next cell begins close to the end, starting there would drop turns for which there is room.
-            step = self._atom_from(self._cell_after(fits - 1, BYTES_PER_TOKEN * step_tokens))
-            if step < len(view) and _LEAST_FILLED * self._taken_from(step, corrections) >= room:
-                return step
+            cell, offsets = BYTES_PER_TOKEN * step_tokens, view.history.offsets
+            boundary = (offsets[view.position(fits - 1)] // cell + 1) * cell
+            indexes = range(len(view))
+            step = self._atom_from(bisect_left(indexes, boundary, fits - 1, key=lambda at: offsets[view.position(at)]))
+            if step < len(view):
+                sums, part = table.sums(view.column, by_atom=True), view.part(step, view.length)
+                taken = sum([sums[stop] - sums[start] for start, stop in part.runs])
+                taken += sum([difference for index, difference in corrections if index >= step])
+                if _LEAST_FILLED * taken >= room:
+                    return step
         return self._atom_from(fits)
 
     def _corrections(self) -> list[tuple[int, int]]:
-        """Return by how many tokens atoms (tool calls with their results, or messages) differ from the history's table.
+        """Return by how many tokens atoms differ from the history's table, in which each has the tokens of its events.
 
-        The table contains each atom's tokens, and this method corrects them to what the atom takes of the free tokens.
         Events that are already kept, and a newest atom that was dropped, take no further tokens. A shortened event
         takes fewer tokens. The table has no tokens for a call without a result, although the call may be kept.
 
@@ -269,10 +228,9 @@ class BudgetPlan:
             Pairs of the index in the view where an atom begins and the difference in tokens, newest first.
         """
         view, table, pairing = self._view, self._table, self._view.history.pairing
-        decided = dict.fromkeys((*self.pinned, *self.newest, *self.summaries, *self.left_out), 0)
-        tokens_to_take = {**self.shortened, **decided}
+        tokens_to_take = {**self.shortened, **dict.fromkeys(self._decided(), 0)}
         differences: dict[int, int] = {}
-        open_items = pairing.open_items(self.newest_response)
+        open_items = pairing.open_items(self._response)
         for position in open_items.union(tokens_to_take):
             tokens = tokens_to_take.get(position)
             if tokens is None:
@@ -286,16 +244,15 @@ class BudgetPlan:
                 differences[index] = differences.get(index, 0) + tokens
         return sorted(differences.items(), reverse=True)
 
-    def _oldest_fitting(self, room: int, corrections: Sequence[tuple[int, int]]) -> int:
-        """Return the first index of the view from which on all tool calls with results and messages fit together.
+    def _decided(self) -> set[int]:
+        """Return the positions of the events that are already kept or dropped, without leading system messages."""
+        return {*self.request, *self.pending, *self.newest, *self.summaries, *self.left_out}
 
-        Args:
-            room: The available tokens.
-            corrections: The return value of `_corrections`.
-        """
+    def _oldest_fitting(self, room: int, corrections: Sequence[tuple[int, int]]) -> int:
+        """Return the first index of the view from which on all atoms fit in `room` tokens together."""
         begin, entries = self._view.length, iter([*corrections, (-1, 0)])
         at, difference = next(entries)
-        sums = self._table.atom_sums(self._view.column)
+        sums = self._table.sums(self._view.column, by_atom=True)
         for low, stop in reversed(self._view.runs):
             begin -= stop - low
             if begin + stop - low <= self.leading:
@@ -315,24 +272,6 @@ class BudgetPlan:
             room -= sums[stop] - sums[lowest]
         return self.leading
 
-    def _taken_from(self, start: int, corrections: Sequence[tuple[int, int]]) -> int:
-        """Return the tokens of all atoms (calls with results, or messages) that begin at the index `start` or later."""
-        tokens = sum([difference for index, difference in corrections if index >= start])
-        sums, part = self._table.atom_sums(self._view.column), self._view.part(start, self._view.length)
-        return tokens + sum([sums[stop] - sums[low] for low, stop in part.runs])
-
-    def _cell_after(self, index: int, cell: int) -> int:
-        """Return the index of the first event that is in a later cell than the event at `index`.
-
-        Args:
-            index: An index of the view.
-            cell: The bytes of a cell. The conversation is divided into cells of this size.
-        """
-        history, position = self._view.history, self._view.position
-        boundary = (history.offset(position(index)) // cell + 1) * cell
-        indexes = range(len(self._view))
-        return bisect_left(indexes, boundary, index, key=lambda at: history.offset(position(at)))
-
     def _atom_from(self, start: int) -> int:
         """Return the first index from `start` on where the kept events can begin; else the view's length.
 
@@ -343,31 +282,25 @@ class BudgetPlan:
             position = view.position(index)
             if pairing.flags[position] & PAIRED:
                 atom = pairing.atoms[position]
-                if (atom != position and view.holds(atom)) or not pairing.is_sendable(position, self.newest_response):
+                if (atom != position and view.holds(atom)) or not pairing.is_sendable(position, self._response):
                     continue
             if position not in self.left_out:
                 return index
         return view.length
 
     def selected(self, cut: int, *, summarized: bool = False) -> tuple[View, list[Verdict]]:
-        """Return the events from the index `cut` on, and the older events that are already decided to be kept.
+        """Return the events from the index `cut` on with the older events that are kept, and verdicts on the others.
 
-        Args:
-            cut: An index of the view.
-            summarized: Whether a summary, which is a user's message, will precede the kept events. The prompt then
-                starts with a user's message, as some providers require.
-
-        Returns:
-            The kept events, and the verdicts on the others.
+        If `summarized` is true, a summary, which is a user's message, will precede the kept events. So the prompt
+        starts with a user's message, as some providers require.
         """
         kept, verdicts = keep_from(
             self._view,
             cut,
             DecisionReason.OVER_BUDGET,
             first=self.leading,
-            always_kept={*self.pinned, *self.newest, *self.summaries},
-            request=self.newest_request,
-            pending=self.pending,
+            essential=Essential(self.request, self.pending, self.newest, self._response),
+            summaries=self.summaries,
             left_out=self.left_out,
         )
         return start_with_user(kept, verdicts) if self._user_first and not summarized else (kept, verdicts)
@@ -380,12 +313,8 @@ class BudgetPlan:
         for verdict in verdicts:
             view = verdict.events
             if verdict.reason is DecisionReason.OVER_BUDGET and isinstance(view, View):
-                if self.left_out:
-                    view = view.pick_positions(at for at in view.positions() if at not in self.left_out)
-                return view or None
+                return view.minus(self._view.pick_positions(self.left_out)) or None
         return None
-
-    # The report
 
     def report(
         self,
@@ -407,136 +336,90 @@ class BudgetPlan:
             summary: The summary that replaces dropped events.
             reserved: The tokens that are reserved for a summary if an event is dropped, even if none was made.
         """
-        is_sent = kept is not None
-        summary_tokens = 0
-        if summary is not None and summary.into is not None:
-            summary_tokens = self.meter.event(describe(summary.into))
-            if summary.reply is not None:
-                summary_tokens += self.meter.event(describe(summary.reply))
-        outside_events = sum(self._prompts) + self._tools + self.meter.priming
-        used = 0 if kept is None else outside_events + self.sum(kept) + summary_tokens
+        view, costs, is_sent = self._view, self._costs, kept is not None
+        leading_tokens, priming = costs["leading_system"], costs["reply_priming"]
+        pending, request, schemas = costs["pending_tool_calls"], costs["newest_request"], costs["tool_schemas"]
+        outside_events = self.fixed - leading_tokens - pending - request
+        made = [] if summary is None else [event for event in (summary.into, summary.reply) if event is not None]
+        made_tokens = sum([self.meter.event(describe(event)) for event in made])
+        used = 0 if kept is None else outside_events + self.sum(kept) + made_tokens
+        fixed_parts = (
+            (EventKind.SYSTEM, outside_events - schemas - priming + leading_tokens, self.leading),
+            (EventKind.SCHEMA, schemas, 0),
+            (EventKind.QUERY, request, len(self.request)),
+            (EventKind.STATE, pending, len(self.pending)),
+        )
         entries = [
-            _entry(kind, tokens, items, self._budget, sent=is_sent, cuttable=False)
-            for kind, tokens, items in (
-                (EventKind.SYSTEM, self._leading_tokens + sum(self._prompts), self.leading),
-                (EventKind.SCHEMA, self._tools, 0),
-                (EventKind.QUERY, self._request_tokens, len(self.newest_request)),
-                (EventKind.STATE, self._pending_tokens, len(self.pending)),
-            )
+            _entry(kind, self._budget, (tokens, tokens * is_sent), (items, items * is_sent), cuttable=False)
+            for kind, tokens, items in fixed_parts
             if tokens
         ]
         room = max(0, self._budget - self.fixed)
         newest = [*self.newest, *self.left_out]
         if newest:
-            entry = _entry(
-                EventKind.RECENT,
-                self.newest_tokens,
-                len(newest),
-                room,
-                sent=is_sent and not self.left_out,
-                cuttable=drops_newest,
-                short=sum([position in self.shortened for position in newest]),
-                whole=sum(map(self._table.tokens, newest)),
+            tokens, items = self.newest_tokens, len(newest)
+            if not is_sent or self.left_out:
+                tokens = items = 0
+            short = sum([position in self.shortened for position in newest]) if items else 0
+            whole = sum(map(self._table.tokens, newest))
+            entries.append(
+                _entry(EventKind.RECENT, room, (whole, tokens), (len(newest), items), cuttable=drops_newest, made=short)
             )
-            entries.append(entry)
-            room -= entry.tokens_out
-        tokens = self.sum(self._view.pick_positions(self.summaries)) if self.summaries else 0
-        if tokens:
-            entries.append(_entry(EventKind.SUMMARY, tokens, len(self.summaries), room, sent=is_sent, cuttable=True))
             room -= tokens
-        room = max(0, room)
-        entries += self._older_entry(kept, room, summary if summary_tokens else None, summary_tokens, reserved)
+        items = len(self.summaries)
+        tokens = self.sum(view.pick_positions(self.summaries)) if items else 0
+        if tokens:
+            entries.append(_entry(EventKind.SUMMARY, room, (tokens, tokens * is_sent), (items, items * is_sent)))
+            room -= tokens
+        decided = self._decided()
+        older = len(view) - self.leading - len(decided)
+        if older > 0:
+            items_out = tokens_out = 0
+            if kept is not None:
+                other_kept = view.pick_positions(decided - self.left_out)
+                items_out = len(kept) - self.leading - len(other_kept)
+                tokens_out = self.sum(kept) - self.sum(other_kept) - leading_tokens
+            tokens_in = self.sum(view) - self.sum(view.pick_positions(decided)) - leading_tokens
+            compacted = len(summary.events) if summary is not None and made else 0
+            all_tokens, all_items = (tokens_in, tokens_out + made_tokens), (older, items_out + len(made))
+            entry = _entry(EventKind.OLDER, max(0, room), all_tokens, all_items, made=len(made), compacted=compacted)
+            entries.append(replace(entry, min_tokens=reserved))
         return BudgetReport(window, window - self._budget, self.fixed, used, entries, overflow)
-
-    def _older_entry(
-        self, kept: View | None, room: int, summary: Compaction | None, summary_tokens: int, reserved: int
-    ) -> list[BudgetEntry]:
-        """Return the report's entry for the older turns; an empty list if there are none.
-
-        Args:
-            kept: The kept events; None if nothing is sent.
-            room: The tokens that were available for older turns.
-            summary: The summary that replaces older turns, if one was made.
-            summary_tokens: The tokens of the summary and of the reply to it.
-            reserved: The tokens that are reserved for a summary.
-        """
-        view = self._view
-        decided = {*self.pinned, *self.newest, *self.left_out, *self.summaries}
-        items_in = len(view) - self.leading - len(decided)
-        if items_in <= 0:
-            return []
-        items_out = tokens_out = 0
-        if kept is not None:
-            other_kept = view.pick_positions(decided - self.left_out)
-            items_out = len(kept) - self.leading - len(other_kept)
-            tokens_out = self.sum(kept) - self.sum(other_kept) - self._leading_tokens
-        outcome, reason = DecisionOutcome.KEPT, DecisionReason.FITS
-        if summary is not None:
-            outcome, reason = DecisionOutcome.COMPACTED, DecisionReason.COMPACTED
-        elif items_out < items_in:
-            outcome = DecisionOutcome.KEPT if items_out else DecisionOutcome.DROPPED
-            reason = DecisionReason.OVER_BUDGET
-        injected = 0 if summary is None else 1 + (summary.reply is not None)
-        entry = BudgetEntry(
-            name=EventKind.OLDER.value,
-            kind=EventKind.OLDER.value,
-            priority=_PRIORITIES[EventKind.OLDER],
-            cuttable=True,
-            min_tokens=reserved,
-            tokens_in=self.sum(view) - self.sum(view.pick_positions(decided)) - self._leading_tokens,
-            tokens_out=tokens_out + summary_tokens,
-            outcome=outcome,
-            reason=reason,
-            room=room,
-            items_in=items_in,
-            items_out=items_out + injected,
-            items_injected=injected,
-            compacted=len(summary.events) if summary is not None else 0,
-        )
-        return [entry]
 
 
 def _entry(
     kind: EventKind,
-    tokens: int,
-    items: int,
     room: int,
+    tokens: tuple[int, int],
+    items: tuple[int, int],
     *,
-    sent: bool,
-    cuttable: bool,
-    short: int = 0,
-    whole: int | None = None,
+    cuttable: bool = True,
+    made: int = 0,
+    compacted: int | None = None,
 ) -> BudgetEntry:
-    """Return the report's entry for one part of the prompt, which was kept, shortened or dropped.
+    """Return the report's entry for one part of the prompt.
 
-    Args:
-        kind: The part's kind.
-        tokens: The part's tokens.
-        items: The number of its events.
-        room: The tokens that were available.
-        sent: Whether the part is in the prompt.
-        cuttable: Whether it may be dropped.
-        short: The number of events that were shortened.
-        whole: The part's tokens before events were shortened; by default `tokens`.
+    `tokens` and `items` are those of the whole part, and of the part in the prompt. The latter include those of events
+    that compaction made, by default from as many events.
     """
     outcome, reason = DecisionOutcome.KEPT, DecisionReason.FITS if cuttable else DecisionReason.PINNED
-    if not sent:
-        outcome, reason, short = DecisionOutcome.DROPPED, DecisionReason.OVER_BUDGET, 0
-    elif short:
+    if made:
         outcome, reason = DecisionOutcome.COMPACTED, DecisionReason.COMPACTED
+    elif items[1] < items[0] or (not items[0] and tokens[1] < tokens[0]):
+        outcome, reason = DecisionOutcome.KEPT if items[1] else DecisionOutcome.DROPPED, DecisionReason.OVER_BUDGET
     return BudgetEntry(
         name=kind.value,
         kind=kind.value,
         priority=_PRIORITIES[kind],
         cuttable=cuttable,
         min_tokens=0,
-        tokens_in=tokens if whole is None else whole,
-        tokens_out=tokens if sent else 0,
+        tokens_in=tokens[0],
+        tokens_out=tokens[1],
         outcome=outcome,
         reason=reason,
         room=room,
-        items_in=items,
-        items_out=items if sent else 0,
-        items_injected=short,
-        compacted=short,
+        items_in=items[0],
+        items_out=items[1],
+        items_injected=made,
+        compacted=made if compacted is None else compacted,
     )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from otel_assembly.decision import Compaction, DecisionOutcome, DecisionReason, Verdict
 from otel_assembly.history.edited import Edited
 from otel_assembly.history.tool_pairs import ECHO
-from otel_assembly.history.view import View
 from otel_assembly.knowledge.rendering import render_events
 from otel_assembly.messages.event_facts import EventKind, describe
 from otel_assembly.messages.replacements import result_texts, shortened, summary_like, summary_reply
@@ -21,11 +20,13 @@ if TYPE_CHECKING:
     from otel_assembly.budget.compaction import Compactors
     from otel_assembly.context import Context
     from otel_assembly.decision import Outcome
+    from otel_assembly.history.view import View
     from otel_assembly.policies.budget_plan import BudgetPlan
-    from otel_assembly.tokens import TokenMeter
 
 logger = logging.getLogger("otel_assembly")
 
+#: The types of events for which `can_summarize` logged a warning.
+_warned: Final = set[type]()
 _COMPACTED: Final = (DecisionOutcome.COMPACTED, DecisionReason.COMPACTED)
 
 
@@ -48,24 +49,13 @@ class CompactionCache:
     #: Shortened tool results, by the position of the original.
     short: dict[int, Any] = field(default_factory=dict)
 
-    def tokens(self, meter: TokenMeter) -> dict[int, int]:
-        """Return the tokens of each shortened result, by the position of the original."""
-        return {position: meter.event(describe(event)) for position, event in self.short.items()}
-
     async def shorten_newest(
         self, view: View, plan: BudgetPlan, budget: int, compactors: Compactors, context: Context
     ) -> list[Compaction]:
         """Shorten the tool results of the newest tool call, so that they fit in half of the free tokens.
 
         The longest results are shortened most. The other half of the free tokens remains for the messages of the next
-        turn.
-
-        Args:
-            view: The events.
-            plan: The parts of the budget; the new token counts are stored there.
-            budget: The most tokens of the prompt.
-            compactors: Make the shorter texts.
-            context: The assembly's context.
+        turn. The new token counts are stored in the plan.
 
         Returns:
             One `Compaction` per result that was shortened or whose attempts failed.
@@ -73,16 +63,16 @@ class CompactionCache:
         history, count = view.history, plan.meter.text
         compactions: list[Compaction] = []
         results = {
-            position: result_texts(history.event(position))
+            position: result_texts(history.events[position])
             for position in plan.newest
-            if history.kind(position) is EventKind.TOOL_RESULT and not history.flags(position) & ECHO
+            if history.kind(position) is EventKind.TOOL_RESULT and not history.pairing.flags[position] & ECHO
         }
         room = (budget - plan.fixed) // 2
         lengths = [count(text) for texts in results.values() for text in texts]
         max_length = _level(lengths, plan.newest_tokens - room)
         if max_length < 1:
             # Some clients send a text inside JSON (Gemini's results), which has more tokens than the text.
-            empty = [shortened(history.event(position), [""] * len(texts)) for position, texts in results.items()]
+            empty = [shortened(history.events[position], [""] * len(texts)) for position, texts in results.items()]
             framing = sum(plan.meter.event(describe(event)) for event in empty if event is not None)
             framing += plan.newest_tokens - sum(map(plan.tokens, results))
             whole, sent = sum(lengths), plan.newest_tokens - framing
@@ -99,7 +89,7 @@ class CompactionCache:
                 texts[place] = compacted.text if compacted.text is not None else text
             if not attempts:
                 continue
-            replacement = shortened(history.event(position), texts) if texts != list(results[position]) else None
+            replacement = shortened(history.events[position], texts) if texts != list(results[position]) else None
             if replacement is not None:
                 self.short[position] = replacement
                 plan.shorten(position, plan.meter.event(describe(replacement)))
@@ -109,7 +99,7 @@ class CompactionCache:
     async def summarize(
         self, dropped: View, tokens: int, room: int, compactors: Compactors, context: Context
     ) -> Compaction:
-        """Return a summary of the dropped events.
+        """Return a summary of the dropped events; a `Compaction` without replacement if every attempt failed.
 
         If the existing summary covers all dropped events, it is returned. If it covers some of them, the new summary is
         made from the existing one and the other events. If no new summary can be made, the existing summary is
@@ -121,15 +111,12 @@ class CompactionCache:
             room: The most tokens of the summary event, including framing.
             compactors: Make the summary.
             context: The assembly's context.
-
-        Returns:
-            The summary. Without one, because every attempt failed, the `Compaction` has no replacement.
         """
         covered = self.covered if self.covered is not None and not self.covered.minus(dropped) else None
-        if covered is not None and covered.has_items_of(dropped):
+        if covered is not None and len(covered) == len(dropped):
             return Compaction(dropped, self.summary)
         attempts: Sequence[Attempt] = ()
-        if self.failed is None or not self.failed.has_items_of(dropped):
+        if self.failed is None or len(self.failed) != len(dropped) or self.failed.minus(dropped):
             text = render_events(dropped if covered is None else dropped.minus(covered))
             if covered is not None:
                 text = f"{self.text}\n\n{text}"
@@ -149,10 +136,7 @@ class CompactionCache:
     def with_reply(self, summary: Compaction, kept: View, leading: int) -> Compaction:
         """Return a summary, with an assistant message after it if the provider requires one before the next event.
 
-        Args:
-            summary: The summary.
-            kept: The kept events.
-            leading: How many of them precede the summary.
+        `leading` is the number of kept events in front of the summary.
         """
         reply = summary_reply(summary.into, kept[leading]) if leading < len(kept) else None
         if reply is None:
@@ -170,51 +154,30 @@ class CompactionCache:
             compactions: The compactions of this turn, for the outcome.
         """
         short = {position: event for position, event in self.short.items() if kept.holds(position)}
-        summary = None
-        if self.summary is not None:
-            summary = next((made for made in compactions if made.events and made.into is self.summary), None)
+        summary = next((made for made in compactions if made.into is not None and made.into is self.summary), None)
         if not short and summary is None:
             return replace(outcome, compactions=compactions)
-        placed: list[tuple[Any, int | None]] = [
-            (short[position], None) if position in short else (kept.history.event(position), position)
-            for position in kept.positions()
-        ]
-        verdicts = list(outcome.decisions)
+        verdicts, inserted = list(outcome.decisions), []
         if summary is not None:
-            inserted = [summary.into] if summary.reply is None else [summary.into, summary.reply]
-            placed[leading:leading] = [(event, None) for event in inserted]
-            verdicts = [_without(verdict, summary.events) for verdict in verdicts]
+            inserted = [event for event in (summary.into, summary.reply) if event is not None]
+            for index, verdict in enumerate(verdicts):
+                if verdict.reason is DecisionReason.OVER_BUDGET:
+                    rest = cast("View", verdict.events).minus(cast("View", summary.events))
+                    verdicts[index] = replace(verdict, events=rest)
             verdicts.append(Verdict(summary.events, *_COMPACTED, summary.into))
         verdicts += (Verdict(kept.pick_positions([at]), *_COMPACTED, event) for at, event in short.items())
-        events, positions = zip(*placed, strict=True)
         return replace(
             outcome,
-            events=Edited(kept, events, positions),
+            events=Edited(kept, leading, inserted, short),
             decisions=[verdict for verdict in verdicts if len(verdict.events)],
             compactions=compactions,
         )
 
 
-def _without(verdict: Verdict, summarized: Sequence[Any]) -> Verdict:
-    """Return a verdict on events over the budget without the summarized ones; other verdicts are unchanged."""
-    view = verdict.events
-    if (
-        verdict.reason is not DecisionReason.OVER_BUDGET
-        or not isinstance(view, View)
-        or not isinstance(summarized, View)
-    ):
-        return verdict
-    return replace(verdict, events=view.minus(summarized))
-
-
 def _level(tokens: Sequence[int], excess: int) -> int:
-    """Return the maximum length of a text with which all texts together become `excess` tokens shorter.
+    """Return the maximum length of a text with which texts of these lengths together become `excess` tokens shorter.
 
     Texts that are shorter than this are not shortened. Below 1, the excess is larger than the texts allow.
-
-    Args:
-        tokens: The tokens of each text.
-        excess: The tokens to remove.
     """
     room = sum(tokens) - excess
     remaining = len(tokens)
@@ -242,15 +205,3 @@ def can_summarize(event: Any) -> bool:
             kind.__qualname__,
         )
     return False
-
-
-_warned: set[type] = set()
-
-
-def compaction_cache_of(view: View, policy: object) -> CompactionCache:
-    """Return the cache of one policy for a view's conversation; it is created on first use."""
-    by_policy: dict[Any, Any] = view.history.kept_for  # type: ignore[assignment]  # a weak-keyed mapping
-    cache = by_policy.get(policy)
-    if not isinstance(cache, CompactionCache):
-        cache = by_policy[policy] = CompactionCache()
-    return cache

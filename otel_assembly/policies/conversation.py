@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Verdict
 from otel_assembly.history.history import CONVERSATION_KINDS
-from otel_assembly.history.view import View, to_runs
+from otel_assembly.history.view import to_runs
 from otel_assembly.messages.event_facts import EventKind
-from otel_assembly.policies.base import DecidingPolicy, as_view, keep, never_waits, start_with_user
+from otel_assembly.policies.base import CLASS_REASONS, DecidingPolicy, as_view, keep, never_waits, start_with_user
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from otel_assembly.context import Context
-
-
-#: The reason for dropping each of the views that `History.by_class` returns, except the first, which is kept.
-_REASONS: Final = (
-    DecisionReason.NOT_CONVERSATION,
-    DecisionReason.ORPHANED_TOOL_RESULT,
-    DecisionReason.ORPHANED_TOOL_CALL,
-    DecisionReason.ORPHANED_TOOL_RESULT,
-    DecisionReason.ORPHANED_REASONING,
-)
 
 
 class ConversationPolicy(DecidingPolicy):
@@ -49,7 +39,12 @@ class ConversationPolicy(DecidingPolicy):
         classes = history.by_class(view.end) if view.whole else None
         kept, verdicts = view, list[Verdict]()  # also if `classes` is empty: all events may be sent
         if classes:
-            kept, verdicts = self._of_all(classes)
+            kept = classes[0]
+            verdicts += (
+                Verdict(events, DecisionOutcome.DROPPED, reason)
+                for events, reason in zip(classes, CLASS_REASONS, strict=True)
+                if events and reason is not None
+            )
         elif classes is None:
             runs = to_runs(
                 index for index, position in enumerate(view.positions()) if history.kind(position) in CONVERSATION_KINDS
@@ -58,17 +53,3 @@ class ConversationPolicy(DecidingPolicy):
         if context.provider_rules(view.history.provider).is_user_first:
             kept, verdicts = start_with_user(kept, verdicts)
         return Outcome(prompts, kept, verdicts)
-
-    def _of_all(self, classes: Sequence[View]) -> tuple[View, list[Verdict]]:
-        """Return the kept events, and the verdicts on the dropped ones.
-
-        Args:
-            classes: The return value of `History.by_class`: the events to keep, then for each reason in `_REASONS`
-                the events to drop.
-        """
-        verdicts = [
-            Verdict(events, DecisionOutcome.DROPPED, reason)
-            for events, reason in zip(classes[1:], _REASONS, strict=True)
-            if events
-        ]
-        return classes[0], verdicts

@@ -9,8 +9,7 @@ from otel_assembly.decision import Outcome, Overflow
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.history.edited import Edited
 from otel_assembly.history.first_message import leading
-from otel_assembly.history.tool_pairs import broken_atoms
-from otel_assembly.history.view import complement, runs_of
+from otel_assembly.history.tool_pairs import cut_atoms
 from otel_assembly.policies.base import (
     DecidingPolicy,
     PolicyLimit,
@@ -80,8 +79,7 @@ class HeadAndTailPolicy(DecidingPolicy):
         kept, verdicts, excess = keep_newest(view, first, self.tail, user_first=user_first)
         if halves := _halves(view, kept):
             verdicts += orphan_verdicts(kept, halves)
-            runs = [(index, index + 1) for index in sorted(map(kept.index_of, halves))]
-            kept = kept.pick(complement(len(kept), runs)).as_unsliced()
+            kept = kept.without(halves)
             kept, verdicts = start_with_user(kept, verdicts) if user_first else (kept, verdicts)
         overflow = excess and Overflow(self.head + excess.budget, self.head + excess.needed, excess.cause, excess.unit)
         in_full = len(kept) == len(view) or len(view) <= first + self.tail
@@ -92,30 +90,14 @@ class HeadAndTailPolicy(DecidingPolicy):
             return outcome
         places = map(view.index_of, kept.positions())
         gap = next((index for index, place in enumerate(places) if place >= first), len(kept))
-        return with_event(outcome, kept, gap, self._note(len(view) - len(kept)))
-
-
-def with_event(outcome: Outcome, kept: View, index: int, event: Any) -> Outcome:
-    """Return an outcome with an event inserted in front of a kept event.
-
-    Args:
-        outcome: The outcome.
-        kept: The events that it keeps.
-        index: The index in `kept` in front of which the event is inserted.
-        event: The event.
-    """
-    events, positions = list(kept), list[int | None](kept.positions())
-    events.insert(index, event)
-    positions.insert(index, None)
-    return replace(outcome, events=Edited(kept, events, positions))
+        return replace(outcome, events=Edited(kept, gap, [self._note(len(view) - len(kept))]))
 
 
 def _halves(view: View, kept: View) -> set[int]:
-    """Return the positions of kept events whose tool pair is incomplete, because the gap separates it.
-
-    A pair is complete even if an event that only repeats its call was dropped.
-    """
-    pairing = view.history.pairing
-    cut = [pairing.members(atom) for atom in broken_atoms(pairing, runs_of(kept))]
-    halves = (members for members in cut if any(view.holds(at) and not kept.holds(at) for at in members))
-    return {position for members in halves for position in members if kept.holds(position)}
+    """Return the positions of kept events whose atom has an item in the gap, which can also be an echo."""
+    pairing, halves = view.history.pairing, set[int]()
+    for atom in cut_atoms(kept):
+        members = list(filter(view.holds, pairing.members(atom)))
+        if not all(map(kept.holds, members)):
+            halves.update(filter(kept.holds, members))
+    return halves

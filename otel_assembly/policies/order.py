@@ -53,39 +53,34 @@ def validate_order(policies: Sequence[PolicyLike]) -> list[str]:
     Args:
         policies: The chain, in its order.
     """
-    names = [policy.name for policy in policies]
-    kinds = [policy_kind(policy) for policy in policies]
     warnings: list[str] = []
-    for i, kind in enumerate(kinds):
-        policy = policies[i]
+    for i, policy in enumerate(policies):
+        kind, filters = policy_kind(policy), trait(policy, "filters")
         if isinstance(policy, DecidingPolicy):
-            warnings += (f"Policy '{names[i]}' (index {i}): {warning}" for warning in policy.setting_warnings)
-        if kind == INJECTION and EventKind.ALERT in (trait(policy, "reads") or ()):
-            warnings += (
-                f"Policy '{names[i]}' (index {i}) runs before '{names[j]}' (index {j}). Alerts change from turn to "
-                f"turn, so that the provider's cache cannot contain the prompts behind them; place '{names[j]}' first."
-                for j in range(i + 1, len(names))
-                if kinds[j] == INJECTION and EventKind.ALERT not in (trait(policies[j], "reads") or ())
-            )
-        if kind != REDUCTION:
-            continue
-        for j in range(i + 1, len(names)):
-            if kinds[j] != INJECTION:
+            warnings += (f"Policy '{policy.name}' (index {i}): {warning}" for warning in policy.setting_warnings)
+        for j, later in enumerate(policies[i + 1 :], i + 1):
+            if policy_kind(later) != INJECTION:
                 continue
-            filters = trait(policies[i], "filters")
-            if filters is None:
+            order = f"Policy '{policy.name}' (index {i}) runs before '{later.name}' (index {j})."
+            if kind == INJECTION and EventKind.ALERT in _reads(policy) - _reads(later):
                 warnings.append(
-                    f"Policy '{names[i]}' (index {i}) runs before '{names[j]}' (index {j}). Injection policies should "
-                    "generally run before reduction policies so injected context is included in the reduction budget."
+                    f"{order} Alerts change from turn to turn, so that the provider's cache cannot contain the prompts "
+                    f"behind them; place '{later.name}' first."
                 )
-            elif dropped_kinds := sorted(frozenset(filters) & frozenset(trait(policies[j], "reads") or ())):
+            elif kind == REDUCTION and filters is None:
+                warnings.append(
+                    f"{order} Injection policies should generally run before reduction policies so injected context is "
+                    "included in the reduction budget."
+                )
+            elif kind == REDUCTION and (dropped_kinds := sorted(_reads(later).intersection(filters))):
                 drops = (
                     "observer alerts, so that none is delivered and a FATAL one does not halt"
                     if dropped_kinds == [EventKind.ALERT]
                     else f"events that the injection reads: {', '.join(dropped_kinds)}"
                 )
-                warnings.append(
-                    f"Policy '{names[i]}' (index {i}) runs before '{names[j]}' (index {j}). The filter drops {drops}; "
-                    f"place '{names[j]}' first."
-                )
+                warnings.append(f"{order} The filter drops {drops}; place '{later.name}' first.")
     return warnings
+
+
+def _reads(policy: PolicyLike) -> frozenset[str]:
+    return frozenset(trait(policy, "reads") or ())

@@ -99,7 +99,7 @@ class TokenBudgetPolicy(DecidingPolicy):
             reserved = plan.meter.prompt(self._note(len(view), len(view)))
             cut = plan.cut(self.step_tokens, reserved)
         kept, verdicts = plan.selected(cut)
-        if 0 < reserved <= plan.sharing.free and len(kept) < len(view):
+        if 0 < reserved <= plan.free and len(kept) < len(view):
             prompts = [*prompts, self._note(len(kept), len(view))]
         return Outcome(prompts, kept, verdicts, budget=budget, fixed=plan.fixed, overflow=overflow)
 

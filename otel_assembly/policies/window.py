@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from otel_assembly.decision import DecisionReason, Outcome, Overflow, OverflowCause
 from otel_assembly.errors import ConfigurationError
-from otel_assembly.history.first_message import leading, newest_atom, newest_request, newest_response
+from otel_assembly.history.first_message import essential_events, leading, opening_request
 from otel_assembly.policies.base import (
     DecidingPolicy,
     PolicyLimit,
@@ -15,7 +15,6 @@ from otel_assembly.policies.base import (
     keep,
     keep_from,
     never_waits,
-    opening_request,
     start_with_user,
 )
 
@@ -49,40 +48,23 @@ def keep_newest(
     if total - first <= most:
         kept, verdicts = keep(view, [(0, total)], DecisionReason.OUTSIDE_WINDOW)
         return *(start_with_user(kept, verdicts) if user_first else (kept, verdicts)), None
-    history, response = view.history, newest_response(view)
-    request = newest_request(view)
-    pending = [position for position in history.pairing.pending_calls(response) if view.holds(position)]
-    always_kept = {*request, *pending, *newest_atom(view, response)}
-    if user_first and (opening := opening_request(view, always_kept)):
-        request = [*opening, *request]
-        always_kept.update(opening)
-    cut = _cut(total, first, most, stride, set(map(view.index_of, always_kept)))
-    kept, verdicts = keep_from(
-        view,
-        cut,
-        DecisionReason.OUTSIDE_WINDOW,
-        first=first,
-        always_kept=always_kept,
-        request=request,
-        pending=pending,
-    )
-    count = len(kept) - first
+    essential = essential_events(view)
     if user_first:
-        whole = len(kept)
+        opening = opening_request(view, essential.events)
+        essential = essential._replace(request=[*opening, *essential.request])
+    cut = _cut(total, first, most, stride, set(map(view.index_of, essential.events)))
+    kept, verdicts = keep_from(view, cut, DecisionReason.OUTSIDE_WINDOW, first=first, essential=essential)
+    if user_first:
         kept, verdicts = start_with_user(kept, verdicts)
-        count -= whole - len(kept)
+    count = len(kept) - first
     return kept, verdicts, Overflow(most, count, OverflowCause.NEWEST_ATOM, "items") if count > most else None
 
 
 def _cut(total: int, first: int, most: int, stride: int, pinned: set[int]) -> int:
-    """Return the index of the window's oldest event.
+    """Return the index of the window's oldest event, which moves in jumps of `stride` events.
 
-    Args:
-        total: The number of all events.
-        first: How many events at the front are always kept.
-        most: How many other events may be kept.
-        stride: The result moves in jumps of this many events.
-        pinned: The indexes of other events that are always kept. Those in front of the result count toward `most`.
+    `first` events at the front are kept in addition to `most` others. The events at the indexes `pinned` are always
+    kept; those in front of the result count toward `most`.
     """
     pinned_before = 0
     while True:

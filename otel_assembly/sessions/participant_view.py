@@ -274,7 +274,7 @@ class _CustomViewPolicy(DecidingPolicy):
         start_ns = time.time_ns()
         view_events, envelopes, start = await self._view.projected()
         view = as_view(events)
-        round_events = [view.history.event(position) for position in view.positions() if position >= start]
+        round_events = [view.history.events[position] for position in view.positions() if position >= start]
         outcome = Outcome(prompts, [*view_events, *round_events])
         if context.is_enabled:
             measure = token_measure(outcome, view, context)

@@ -9,7 +9,7 @@ from otel_assembly._internal.current_recorder import DEFAULT
 from otel_assembly.decision import Compaction, DecisionOutcome, DecisionReason, Outcome, Verdict
 from otel_assembly.events import CompactionSummary
 from otel_assembly.history.edited import Edited
-from otel_assembly.history.first_message import leading, newest_atom, newest_request, newest_response
+from otel_assembly.history.first_message import essential_events, leading
 from otel_assembly.history.history import CONVERSATION_KINDS
 from otel_assembly.messages.event_facts import describe
 from otel_assembly.policies.base import DecidingPolicy, as_view, keep_from
@@ -116,7 +116,7 @@ class TranscriptPolicy(DecidingPolicy):
         """
         history, entries = view.history, 0
         for position in view.backward():
-            if self._transcript.holds(history.event(position)):
+            if self._transcript.holds(history.events[position]):
                 entries += 1
                 if entries == recent_n:
                     return view.index_of(position)
@@ -131,16 +131,13 @@ class TranscriptPolicy(DecidingPolicy):
             cut: The index in the view of the oldest event to keep.
             count: The number of dropped entries, for the text of the line.
         """
-        response, request, first = newest_response(view), newest_request(view), leading(view)
-        pending = [position for position in view.history.pairing.pending_calls(response) if view.holds(position)]
+        first = leading(view)
         kept_events, verdicts = keep_from(
             view,
             max(cut, first),
             DecisionReason.OUTSIDE_WINDOW,
             first=first,
-            always_kept={*request, *pending, *newest_atom(view, response)},
-            request=request,
-            pending=pending,
+            essential=essential_events(view),
         )
         dropped = next(
             (verdict.events for verdict in verdicts if verdict.reason is DecisionReason.OUTSIDE_WINDOW), None
@@ -148,12 +145,9 @@ class TranscriptPolicy(DecidingPolicy):
         if dropped is None:
             return Outcome(prompts, kept_events, verdicts)
         summary = self._summary_of(count)
-        placed: list[tuple[Any, int | None]] = [(kept_events.history.event(at), at) for at in kept_events.positions()]
-        placed.insert(first, (summary, None))
-        output, positions = zip(*placed, strict=True)
         others = [verdict for verdict in verdicts if verdict.events is not dropped]
         compacted = Verdict(dropped, DecisionOutcome.COMPACTED, DecisionReason.COMPACTED, summary)
-        edited = Edited(kept_events, output, positions)
+        edited = Edited(kept_events, first, [summary])
         return Outcome(prompts, edited, [compacted, *others], compactions=[Compaction(dropped, summary)])
 
     def _summary_of(self, count: int) -> CompactionSummary:

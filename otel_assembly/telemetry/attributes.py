@@ -251,17 +251,17 @@ def assembly_arrays(record: Record, departures: Departures, content: Callable[[s
     for number, (item, numbered, position) in enumerate(arrived, 1):
         history, text, origin = numbered.history, f"{item}", ""
         table = history.table(record.meter)
-        kind, size, atom, links = history.entry(position)
+        atom = history.pairing.atoms[position]
         if item >= FIRST_MADE:
             text = item_text(item)
             replaced = _replaced(record) if replaced is None else replaced
             origin = ",".join(texts_of(replaced.get(item, ())))
         items.append(text)
-        kinds.append(_KIND_NAMES[kind])
+        kinds.append(_KIND_NAMES[history.kind(position)])
         counts.append(table.known(position))
-        sizes.append(size)
+        sizes.append(history.sizes[position])
         atoms.append(text if atom == position else item_text(numbered.item_ids.of(atom)))
-        calls.append(links)
+        calls.append(history.calls(position))
         origins.append(origin)
         if content is not None:
             contents.append(content("\n".join(history.facts(position).texts)))

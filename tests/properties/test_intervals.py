@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_assembly import History, ModelRequest, ModelResponse, ObserverAlert, ToolCallEvent, ToolResultEvent
-from otel_assembly.history.view import View, complement, difference, intersection, is_in, joined, merged, to_runs
+from otel_assembly.history.view import View, difference, intersection, is_in, merged, to_runs
 
 MOST = 40
 NUMBERS = st.sets(st.integers(0, MOST))
@@ -77,7 +77,7 @@ def test_what_runs_leave_of_others_is_what_their_numbers_leave(value, other):
 
 @given(st.integers(0, MOST), runs())
 def test_what_runs_leave_of_a_length_is_what_their_numbers_leave(length, some):
-    made = complement(length, some)
+    made = difference([(0, length)], some)
     assert numbers(made) == set(range(length)) - numbers(some)
     assert are_runs(made)
 
@@ -111,11 +111,12 @@ def views_of_one_history(draw):
     for _ in range(2):
         start = len(history)
         history.extend([event_of(kind, start + at) for at, kind in enumerate(draw(st.lists(st.sampled_from(KINDS))))])
-        column = draw(st.sampled_from([column for column in history.columns if len(column)] or [history.all]))
+        columns = history.all, *history.classes, history.requests
+        column = draw(st.sampled_from([column for column in columns if len(column)] or [history.all]))
         edges = sorted(
             draw(st.lists(st.integers(0, len(column)), min_size=2, max_size=6).filter(lambda e: len(e) % 2 == 0))
         )
-        views.append(View(history, column, joined(zip(edges[::2], edges[1::2], strict=True))))
+        views.append(View(history, column, merged(zip(edges[::2], edges[1::2], strict=True))))
     return views
 
 
