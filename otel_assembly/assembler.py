@@ -7,15 +7,15 @@ import logging
 import os
 import time
 from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from otel_assembly._internal.arguments import OnError, OnHalt, counts, instance, of_type, one_of, whole_number, window
-from otel_assembly._internal.current_recorder import DEFAULT, assembly_listeners
+from otel_assembly._internal.current_recorder import assembly_listeners
 from otel_assembly._internal.lazy_imports import LazyModule
-from otel_assembly._internal.registry import Registry
 from otel_assembly.assembly import Assembly
-from otel_assembly.chain.open_assembly import OpenAssembly, config_of
+from otel_assembly.chain.open_assembly import AssemblerBase, OpenAssembly, config_of
 from otel_assembly.context import Context, listens
+from otel_assembly.conversation_state import RUNNING, Running
 from otel_assembly.decision import Overflow, OverflowCause
 from otel_assembly.errors import (
     ConfigurationError,
@@ -29,12 +29,11 @@ from otel_assembly.history.history import History, unknown_part_error
 from otel_assembly.history.token_counts import arrive, count_estimates
 from otel_assembly.ledger.ledger import Ledgers, named_conversation
 from otel_assembly.ledger.record import Record
-from otel_assembly.messages.provider_rules import rules_of_unknown_client
 from otel_assembly.policies.base import INJECTION
 from otel_assembly.policies.order import checked_chain, validate_order
 from otel_assembly.policies.registry import policy_kind, trait
 from otel_assembly.recorder import NULL_RECORDING, AgentIdentity
-from otel_assembly.tokens import CalibratedCounter, MessageFraming, TokenMeter, counter_for
+from otel_assembly.tokens import CalibratedCounter, MessageFraming, counter_for
 from otel_assembly.tokens.models import is_ready, prepare, ready
 
 if TYPE_CHECKING:
@@ -49,21 +48,17 @@ if TYPE_CHECKING:
     from otel_assembly.history.view import View
     from otel_assembly.ledger.ledger import Ledger
     from otel_assembly.ledger.snapshot import LedgerInput, Step
-    from otel_assembly.messages.provider_rules import ClientRules
     from otel_assembly.policies.base import AssemblyPolicy, PolicyLike
     from otel_assembly.recorder import Recorder, Recording
-    from otel_assembly.tokens import TokenCounter
+    from otel_assembly.tokens import TokenCounter, TokenMeter
 else:
     event_types, chain_config = LazyModule("otel_assembly.events"), LazyModule("otel_assembly.chain.config")
     sync_calls = LazyModule("otel_assembly._internal.sync_calls")
 
 logger = logging.getLogger("otel_assembly")
 
-#: The number of models whose token counts one assembler caches.
-_METERS: Final = 32
 
-
-class Assembler:
+class Assembler(AssemblerBase):
     """Run a chain of policies in order; each policy gets the output of the previous policy (as in AG2).
 
     One assembler can serve any number of conversations, tasks and threads.
@@ -106,8 +101,7 @@ class Assembler:
         strict: bool = False,
         recorder: Recorder | None = None,
     ) -> None:
-        self.policies: tuple[AssemblyPolicy, ...] = checked_chain(policies)
-        self._kinds = tuple(map(policy_kind, self.policies))
+        self._set_policies(policies)
         one_of("on_policy_error", on_policy_error, OnError)
         one_of("on_halt", on_halt, OnHalt)
         if model_window is not None:
@@ -120,20 +114,14 @@ class Assembler:
         instance("framing", framing)
         if not isinstance(framing, MessageFraming | None):
             raise ConfigurationError(f"framing must be a MessageFraming, got a {type(framing).__name__}")
+        super().__init__(recorder, counter, framing if framing is not None else MessageFraming())
         self.name = name
         self.model = model
         self.model_window = model_window
         self.on_policy_error = on_policy_error
         self.on_halt: OnHalt = on_halt
-        self.framing = framing if framing is not None else MessageFraming()
         self.strict = strict
-        self._counter = counter
-        self._recorder = recorder
         self._ledgers = Ledgers()
-        self._meters: Registry[tuple[ClientRules, str | None], TokenMeter] = Registry(_METERS)
-        self._last_meter: tuple[tuple[str | None, ClientRules | None], TokenMeter] | None = None
-        for warning in validate_order(self.policies):
-            logger.warning("assembly policy ordering: %s", warning)
         with suppress(TokenizerError):  # raised when tokens are counted
             prepare(self._counter or counter_for(self.model))
 
@@ -157,24 +145,14 @@ class Assembler:
         Raises:
             ConfigurationError: The chain has a policy without a registered name.
         """
-        settings = {
-            "name": self.name,
-            "model": self.model,
-            "model_window": self.model_window,
-            "on_policy_error": self.on_policy_error,
-            "on_halt": self.on_halt,
-            "framing": self.framing,
-            "strict": self.strict or None,
-        }
-        return chain_config.chain_to_config(self.policies, settings)
+        names = ("name", "model", "model_window", "on_policy_error", "on_halt", "framing")
+        settings = {name: getattr(self, name) for name in names}
+        return chain_config.chain_to_config(self.policies, {**settings, "strict": self.strict or None})
 
     def reducing_first(self, policies: Sequence[PolicyLike]) -> Self:
         """Return a copy of this assembler with policies inserted before its first reduction.
 
         A reduction is a policy that removes content. Injections (policies that add content) in front of it stay first.
-
-        Args:
-            policies: The policies, in order.
 
         Raises:
             ConfigurationError: As for the constructor.
@@ -185,9 +163,6 @@ class Assembler:
     def followed_by(self, policies: Sequence[PolicyLike]) -> Self:
         """Return a copy of this assembler with policies appended to its chain.
 
-        Args:
-            policies: The policies, in order.
-
         Raises:
             ConfigurationError: As for the constructor.
         """
@@ -195,11 +170,14 @@ class Assembler:
 
     def _with(self, policies: Sequence[PolicyLike]) -> Self:
         assembler = copy.copy(self)
-        assembler.policies = checked_chain(policies)
-        assembler._kinds = tuple(map(policy_kind, assembler.policies))  # noqa: SLF001  # a copy of this object
-        for warning in validate_order(assembler.policies):
-            logger.warning("assembly policy ordering: %s", warning)
+        assembler._set_policies(policies)  # noqa: SLF001  # a copy of this object
         return assembler
+
+    def _set_policies(self, policies: Sequence[PolicyLike]) -> None:
+        self.policies: tuple[AssemblyPolicy, ...] = checked_chain(policies)
+        self._kinds = tuple(map(policy_kind, self.policies))
+        for warning in validate_order(self.policies):
+            logger.warning("assembly policy ordering: %s", warning)
 
     async def assemble(self, prompts: Sequence[str], events: Sequence[Any], context: Context | None = None) -> Assembly:
         """Assemble the prompt of one model call.
@@ -250,8 +228,8 @@ class Assembler:
         guards: tuple[HaltGuard, ...] = (conversation.guard,)
         if history is not None and history.conversation is not conversation:
             guards = conversation.guard, history.conversation.guard
-        model, recorder = self.model or context.model, self._recorded_by()
-        meter = self._meter(model, context.client)
+        model, recorder = self.model or context.model, self.recorder
+        meter = self.meter(model, context.client)
         run_context = context
         if not meter.ready:
             meter.ready = is_ready(meter.counter)
@@ -263,7 +241,8 @@ class Assembler:
         source = ledger.open_in_place(events) if in_place else await ledger.open_in_slices(events)
         if context.conversation_id is not None:
             self._ledgers.weigh(ledger, context, (type(self), self.name), recorder)
-        self._check_parts(source.view.history)
+        if self.strict and (unknown := source.view.history.unknown) is not None:
+            raise unknown_part_error(*unknown)
         self._calibrate(ledger, source, model)
         await self._arrive(source.view, meter, in_place=in_place)
         recording = recorder.begin(self.name, model, run_context, started_ns)
@@ -289,23 +268,23 @@ class Assembler:
         try:
             is_current = await self._run(assembly)
         except BaseException as error:
-            self._failed(assembly, error)
+            record.context.done(succeeded=False)
+            if isinstance(error, HaltedError) and record.halt is None:
+                record.halt = event_types.HaltEvent(reason=error.reason, source=error.source)
+            assembly.close(error)
+            if isinstance(error, ContextOverflowError | HaltedError):
+                error.assembly = Assembly(record)
             if isinstance(error, ContextOverflowError):
                 await self._notify_observers(assembly, NULL_RECORDING)
             raise
         if not is_current:
             return await self._start_again(assembly, prompts, events, context)
-        await assembly.succeeded_in_slices()
+        await assembly.close_in_slices()
         record.context.done(succeeded=True)
         made = Assembly(record)
         for listener in assembly_listeners:
             listener(made)
         return made
-
-    def _check_parts(self, history: History) -> None:
-        """Raise `DescribeError` if `strict` is set and an event has a part of an unknown type."""
-        if self.strict and history.unknown is not None:
-            raise unknown_part_error(*history.unknown)
 
     async def _start_again(
         self, assembly: OpenAssembly, prompts: Sequence[str], events: Sequence[Any], context: Context
@@ -349,21 +328,17 @@ class Assembler:
         The next assembly then does not have to wait for the summary. This call is not an assembly: each attempt to
         compact content is a child span of the caller's span.
 
-        Args:
-            prompts: The system-level texts in front of the conversation.
-            history: The conversation.
-            context: The properties of the run. A policy compacts content if the conversation exceeds the share
-                `Context.budget_ratio` of the policy's budget.
+        A policy compacts content if the conversation exceeds the share `Context.budget_ratio` of the policy's budget.
 
         Returns:
             True if a policy compacted content.
         """
         has_compacted = False
-        meter = self._meter(self.model or context.model, context.client)
+        meter = self.meter(self.model or context.model, context.client)
         for policy in self.policies:
             if not getattr(policy, "compacts", False):
                 continue
-            recording = self._recorded_by().begin_compaction(policy.name, context.agent_name)
+            recording = self.recorder.begin_compaction(policy.name, context.agent_name)
             with recording or nullcontext():
                 policy_context = context.for_assembly(meter, recording.watch if recording is not None else None)
                 try:
@@ -378,50 +353,28 @@ class Assembler:
         await arrive(view, meter, in_place=in_place)
 
     def _ledger(self, events: Sequence[Any], context: Context) -> Ledger:
-        return self._ledgers.of(events, context, (type(self), self.name), self._recorded_by())
-
-    def _recorded_by(self) -> Recorder:
-        return self._recorder if self._recorder is not None else DEFAULT.recorder
-
-    def _meter(self, model: str | None, client: ClientRules | None = None) -> TokenMeter:
-        arguments = model, client
-        if self._last_meter is None or self._last_meter[0] != arguments:
-            rules = client or rules_of_unknown_client(model)
-            counter = self._counter
-            key = rules, None if counter is not None else model
-            meter = self._meters.of(key, lambda: self._new_meter(counter or counter_for(model), rules))
-            self._last_meter = arguments, meter
-        return self._last_meter[1]
-
-    def _new_meter(self, counter: TokenCounter, rules: ClientRules) -> TokenMeter:
-        return TokenMeter(counter, self.framing.for_client(rules, counter.count))
+        return self._ledgers.of(events, context, (type(self), self.name), self.recorder)
 
     async def _run(self, assembly: OpenAssembly) -> bool:
-        """Apply the policies in order, and notify observers.
-
-        Returns:
-            Whether all messages to send have the content that the policies decided on.
-        """
+        """Apply the policies in order, notify observers, and return `_is_current`."""
         record, recording = assembly.record, assembly.recording
-        token = record.context.begin(record.guards)
+        token = RUNNING.set(Running(record.guards, record.context.emitted))  # halts are attributed to this assembly
         try:
             for policy, kind in zip(self.policies, self._kinds, strict=True):
                 self._check_halt(record)
-                if recording.measured:
-                    step = assembly.begin_step(policy.name, kind, config_of(policy, record.context))
-                    with recording.policy(policy.name, step.index):
-                        await self._apply(assembly, policy, step)
-                else:
-                    step = assembly.begin_step(policy.name, kind, {})
+                config = config_of(policy, record.context) if recording.measured else {}
+                step = assembly.begin_step(policy.name, kind, config)
+                with recording.policy(policy.name, step.index) if recording.measured else nullcontext():
                     await self._apply(assembly, policy, step)
                 if step.overflow is not None and (record.overflow is None or step.overflow.unit == "tokens"):
                     record.overflow = step.overflow
             record.end_chain()
             is_current = self._is_current(record)
-            if is_current and record.context.stream is not None:
+            if is_current:
                 await self._notify_observers(assembly, recording)
         finally:
-            record.context.end(token)
+            with suppress(ValueError):  # a coroutine that was not awaited to its end is closed in another context
+                RUNNING.reset(token)
         self._check_halt(record)
         if recording.measured:
             await count_estimates(record.sent.view, record.meter, in_place=assembly.in_place)
@@ -433,25 +386,27 @@ class Assembler:
         return not source.given or record.ledger.verify(source, record.sent)
 
     async def _apply(self, assembly: OpenAssembly, policy: AssemblyPolicy, step: Step) -> None:
-        """Apply one policy.
-
-        Raises:
-            PolicyFailedError: The policy raised, and is not skipped.
-        """
+        """Apply one policy. If it raises, record the error in the step, and raise it unless the policy is skipped."""
         record = assembly.record
         try:
             await assembly.apply(policy, step)
             if step.created:
                 await arrive(step.view_out, record.meter, in_place=assembly.in_place)
         except BaseException as error:
-            step.error = error
-            if not isinstance(error, Exception):
+            step.error, name = error, type(error).__name__
+            if isinstance(error, ContextOverflowError):
+                step.budget, step.fixed, step.report = error.budget, error.fixed, error.report
+                record.overflow = step.overflow = Overflow(error.budget, error.needed, OverflowCause(error.cause))
+                error.policy = policy.name if error.policy is None else error.policy
+            if isinstance(error, ContextOverflowError | HaltedError) or not isinstance(error, Exception):
                 raise
-            if not self._skips(error, policy, step, record):
-                if isinstance(error, PolicyError | HaltedError | ContextOverflowError):
-                    raise
-                problem = f"raised {type(error).__name__}; its own error is the cause of this one"
-                raise PolicyFailedError(policy.name, step.index, problem) from error
+            if self.on_policy_error == "skip" and trait(policy, "skippable") is not False:
+                logger.warning("policy %r (index %d) was skipped: it raised %s", policy.name, step.index, name)
+                return
+            if isinstance(error, PolicyError):
+                raise
+            problem = f"raised {name}; its own error is the cause of this one"
+            raise PolicyFailedError(policy.name, step.index, problem) from error
 
     def _check_halt(self, record: Record) -> None:
         """Store a halt of the conversation in the record; raise `HaltedError` if `on_halt` is ``raise``."""
@@ -459,19 +414,6 @@ class Assembler:
             record.halt = record.halt or guard.halt
         if record.halt is not None and self.on_halt == "raise":
             raise HaltedError(record.halt.reason, record.halt.source)
-
-    def _skips(self, error: Exception, policy: AssemblyPolicy, step: Step, record: Record) -> bool:
-        """Record a policy's error in its step, and return whether the chain continues without the policy."""
-        if isinstance(error, ContextOverflowError):
-            step.budget, step.fixed, step.report = error.budget, error.fixed, error.report
-            record.overflow = step.overflow = Overflow(error.budget, error.needed, OverflowCause(error.cause))
-            if error.policy is None:
-                error.policy = policy.name
-            return False
-        if self.on_policy_error != "skip" or isinstance(error, HaltedError) or trait(policy, "skippable") is False:
-            return False
-        logger.warning("policy %r (index %d) was skipped: it raised %s", policy.name, step.index, type(error).__name__)
-        return True
 
     def _calibrate(self, ledger: Ledger, ledger_input: LedgerInput, model: str | None) -> None:
         """Report the tokens that the provider billed for the previous prompt, if the newest response states them."""
@@ -509,10 +451,10 @@ class Assembler:
         self._observe_usage(counted, billed, model, generation)
 
     def _observe_usage(self, counted: int, billed: int, model: str | None, generation: int | None) -> None:
-        counter = self._meter(model or self.model).counter
+        counter = self.meter(model or self.model).counter
         if isinstance(counter, CalibratedCounter):
             counter.observe(counted, billed, generation=generation)
-        self._recorded_by().calibrated(model or self.model, counted, billed)
+        self.recorder.calibrated(model or self.model, counted, billed)
 
     def observe_refusal(self, error: ModelContextLengthError, context: Context | None = None) -> None:
         """Report that the model's provider refused an assembled prompt as too long.
@@ -526,16 +468,7 @@ class Assembler:
             context: The context of the refused assembly, from which telemetry reads the agent; None: an empty context.
         """
         identity = context.identity if context is not None else AgentIdentity()
-        self._recorded_by().refused(identity, error.window, error.tokens)
-
-    def _failed(self, assembly: OpenAssembly, error: BaseException) -> None:
-        record = assembly.record
-        record.context.done(succeeded=False)
-        if isinstance(error, HaltedError) and record.halt is None:
-            record.halt = event_types.HaltEvent(reason=error.reason, source=error.source)
-        assembly.failed(error)
-        if isinstance(error, ContextOverflowError | HaltedError):
-            error.assembly = Assembly(record)
+        self.recorder.refused(identity, error.window, error.tokens)
 
     async def _notify_observers(self, assembly: OpenAssembly, recording: Recording) -> None:
         """Send an `AssemblyCompleted` event, whose subscribers may halt the conversation.
@@ -546,8 +479,7 @@ class Assembler:
         stream = record.context.stream
         if stream is None or not listens(stream, event_types.AssemblyCompleted):
             return
-        totals = assembly.totals()
-        if totals is None:
+        if (totals := assembly.totals()) is None:
             return
         try:
             overflow = record.overflow
@@ -572,11 +504,7 @@ class Assembler:
 
 
 def _arguments(prompts: Sequence[str], context: Context | None) -> tuple[tuple[str, ...], Context]:
-    """Return the checked arguments of `Assembler.assemble`.
-
-    Raises:
-        ConfigurationError: The prompts are not a sequence of strings, or the context is of another type.
-    """
+    """Return the checked arguments of `Assembler.assemble`."""
     if context is None:
         context = Context()
     elif type(context) is not Context:

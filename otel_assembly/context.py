@@ -8,18 +8,15 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from otel_assembly._internal.arguments import instance, objects, share
 from otel_assembly.conversation_state import (
-    RUNNING,
     AgentIdentity,
     Conversation,
     HaltGuard,
-    Running,
     conversation_of_id,
 )
 from otel_assembly.messages.provider_rules import NO_RULES, rules_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from contextvars import Token
 
     from otel_assembly.budget.attempt import Watch
     from otel_assembly.events import HaltEvent
@@ -163,24 +160,18 @@ class Context:
             form: The provider in whose message format the events are (`EventFacts.provider`); empty if the format is
                 neutral. Within an assembly, this argument is ignored and the format of the assembly's input is used.
         """
+        if self._rules is None and self.input is not None:  # read on first use: a prompt of blocks has no history
+            self._rules = rules_for(self.provider, self.input.history.provider, self.model)
         if self._rules is not None:
             return self._rules
-        if self.input is not None:  # read on first use: a prompt of blocks has no history
-            self._rules = rules_for(self.provider, self.input.history.provider, self.model)
-            return self._rules
-        if not (self.provider or form or self.model):
-            return NO_RULES
-        return rules_for(self.provider, form, self.model)
+        return rules_for(self.provider, form, self.model) if self.provider or form or self.model else NO_RULES
 
     def apply_budget_ratio(self, budget: int) -> int:
         """Return the tokens of a budget that may be used: `budget_ratio` of it, rounded down, at least 1."""
         return budget if self.budget_ratio == 1 else max(1, math.floor(budget * self.budget_ratio + 1e-9))
 
     def with_budget_ratio(self, budget_ratio: float) -> Self:
-        """Return a copy of this context, for the same conversation, with another `budget_ratio`.
-
-        Args:
-            budget_ratio: The share of their budgets that policies use.
+        """Return a copy of this context, for the same conversation, with another share of their budgets for policies.
 
         Raises:
             ConfigurationError: The ratio is not above 0 and at most 1.
@@ -208,11 +199,7 @@ class Context:
                 await self.halt(halt)
 
     def adopt(self, conversation: Conversation | None) -> Conversation:
-        """Use a `History`'s conversation, unless this context has a conversation id or a stream with a conversation.
-
-        Returns:
-            The conversation of this context.
-        """
+        """Return the context's conversation: a `History`'s, unless it has an id or a stream with a conversation."""
         if self._conversation is None:
             if conversation is None or self.conversation_id is not None:
                 return self.conversation
@@ -223,12 +210,7 @@ class Context:
     def when_done(
         self, *, success: Callable[[], None] | None = None, failure: Callable[[], None] | None = None
     ) -> None:
-        """Register callbacks for the end of this assembly, for example to keep or release a claimed alert.
-
-        Args:
-            success: Called without arguments if the assembly succeeds; None for no callback.
-            failure: Called without arguments if the assembly fails; None for no callback.
-        """
+        """Register callbacks for the end of this assembly, for example to keep or release a claimed alert."""
         if success is not None:
             self._on_success.append(success)
         if failure is not None:
@@ -240,10 +222,9 @@ class Context:
             await self.stream.send(event)
 
     def watch(self, kind: str) -> Watch | None:
-        """Return an object that records attempts to compact content; None if this assembly is not recorded.
+        """Return an object that records attempts to compact content of a kind (an `EventKind` such as ``older``).
 
-        Args:
-            kind: The kind of content, an `EventKind` such as ``older``.
+        None if this assembly is not recorded.
         """
         return self._watch(kind) if self._watch is not None else None
 
@@ -251,24 +232,6 @@ class Context:
     def is_enabled(self) -> bool:
         """Whether this assembly is recorded. If not, policies need not compute details for telemetry."""
         return self._watch is not None
-
-    def begin(self, guards: Sequence[HaltGuard]) -> Token[Running | None]:
-        """Start this assembly. Halts until `end` are attributed to it.
-
-        Args:
-            guards: The guards of the conversation that the assembly checks.
-
-        Returns:
-            The token to pass to `end`.
-        """
-        return RUNNING.set(Running(guards, self.emitted))
-
-    def end(self, token: Token[Running | None]) -> None:
-        """End the assembly that `begin` started."""
-        try:  # noqa: SIM105  # suppress() would cost more than the rest
-            RUNNING.reset(token)
-        except ValueError:  # a coroutine that was not awaited to its end is closed in another context
-            pass
 
     def for_assembly(
         self,
@@ -280,13 +243,8 @@ class Context:
     ) -> Self:
         """Return a copy for one assembly, with its own callbacks and counts.
 
-        Args:
-            meter: Counts tokens.
-            watch: Takes a kind of content, and returns an object that records attempts to compact it. None: the
-                assembly is not recorded.
-            input_view: The assembly's input; None: unknown.
-            model: The model that will be called; None: the context's model.
-            rules: The provider's rules; None: they are derived from the provider's name, the messages or the model.
+        `watch` is None if the assembly is not recorded. Without `rules`, those of the provider are derived from its
+        name, the messages or the model.
         """
         conversation = self._conversation if self._conversation is not None else self.conversation
         agent = conversation.guard.identity

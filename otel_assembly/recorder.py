@@ -106,14 +106,10 @@ class Recording(Protocol):
     measured: bool
 
     def policy(self, name: str, index: int, started_ns: int | None = None) -> PolicyTime:
-        """Return a context manager that measures one policy.
+        """Return a context manager that measures one policy, by its name and its position in the chain, from 0.
 
-        Spans that are started inside its ``with`` block are children of the policy's span.
-
-        Args:
-            name: The policy's name.
-            index: The policy's position in the chain, from 0.
-            started_ns: The start time, in nanoseconds since the epoch; None means now.
+        Spans that are started inside its ``with`` block are children of the policy's span. The measurement starts at
+        `started_ns`, in nanoseconds since the epoch; None means now.
         """
         ...
 
@@ -169,16 +165,10 @@ class Recorder(Protocol):
     def begin(
         self, name: str | None, model: str | None, context: Context | AgentIdentity, started_ns: int
     ) -> Recording | None:
-        """Start to record an assembly.
+        """Start to record an assembly, which started at `started_ns`, in nanoseconds since the epoch.
 
-        Args:
-            name: The assembler's name.
-            model: The model whose tokens are counted.
-            context: The `Context` of the run; of an observed assembly, the agent's identity.
-            started_ns: The start time, in nanoseconds since the epoch.
-
-        Returns:
-            None if no OpenTelemetry provider is configured. That case must be fast: telemetry is then turned off.
+        `name` is the assembler's, and `model` the one whose tokens are counted. Of an observed assembly, `context` is
+        the agent's identity. The result is None if no OpenTelemetry provider is configured. That case must be fast.
         """
         return None
 
@@ -187,15 +177,7 @@ class Recorder(Protocol):
         return None
 
     def begin_compaction(self, policy: str, agent_name: str | None) -> CompactionRecording | None:
-        """Start to record a policy's compaction outside an assembly.
-
-        Args:
-            policy: The policy's name.
-            agent_name: The agent's name; None if unknown.
-
-        Returns:
-            None if no OpenTelemetry provider is configured.
-        """
+        """Start to record a policy's compaction outside an assembly; None without an OpenTelemetry provider."""
         return None
 
     def calibrated(self, model: str | None, counted: int, billed: int) -> None:
@@ -205,21 +187,14 @@ class Recorder(Protocol):
     def source_failed(self, role: str, source: str, error_type: str, agent_name: str | None) -> None:
         """Record that a source of a `ContextAssembler` raised an error, or was skipped because of one.
 
-        Args:
-            role: What the source provides, such as ``retriever`` or ``state``.
-            source: The source's name.
-            error_type: The type of the error.
-            agent_name: The agent's name; None if unknown.
+        `role` is what the source provides, such as ``retriever`` or ``state``.
         """
         return
 
     def refused(self, identity: AgentIdentity, window: int | None, tokens: int | None) -> None:
-        """Record that the model's provider refused a prompt as too long.
+        """Record that the model's provider refused an agent's prompt as too long.
 
-        Args:
-            identity: The agent that made the model call.
-            window: The model's context window, in tokens, if the provider reported it.
-            tokens: The tokens of the prompt, if the provider reported them.
+        `window` (the model's, in tokens) and `tokens` (of the prompt) are None if the provider did not report them.
         """
         return
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields as dataclass_fields
 from enum import Enum
 from functools import lru_cache, reduce
@@ -95,9 +95,7 @@ def _read_file(path: str) -> Any:
 def _chain(form: Any, where: str, defaults: Defaults | None) -> Chain:
     if not isinstance(form, Mapping):
         raise ConfigurationError(f"{where}: expected a mapping with 'policies', found {type(form).__name__}")
-    for key in form:
-        if key not in _ChainForm.model_fields:
-            raise ConfigurationError(f"{where}: {UnknownNameError('setting', str(key), _ChainForm.model_fields)}")
+    _check_names("setting", form, _ChainForm.model_fields, where)
     try:
         read = _ChainForm.model_validate(dict(form))
     except ValidationError as error:
@@ -107,10 +105,14 @@ def _chain(form: Any, where: str, defaults: Defaults | None) -> Chain:
     return Chain(policies, {**settings, "framing": _framing(read.framing or {}, where)})
 
 
+def _check_names(kind: str, names: Iterable[Any], known: Iterable[str], where: str) -> None:
+    for name in names:
+        if name not in known:
+            raise ConfigurationError(f"{where}: {UnknownNameError(kind, str(name), known)}")
+
+
 def _framing(form: Mapping[str, Any], where: str) -> MessageFraming:
-    for key in form:
-        if key not in _FRAMING:
-            raise ConfigurationError(f"{where}: framing: {UnknownNameError('figure', str(key), _FRAMING)}")
+    _check_names("figure", form, _FRAMING, f"{where}: framing")
     try:
         return MessageFraming(**form)
     except ConfigurationError as error:
@@ -119,35 +121,19 @@ def _framing(form: Mapping[str, Any], where: str) -> MessageFraming:
 
 def _entry(entry: str | Mapping[str, Any], where: str, defaults: Defaults | None) -> AssemblyPolicy:
     if isinstance(entry, str):
-        return make_policy(entry, {}, where, defaults)
+        entry = {entry: None}
     if len(entry) != 1:
         raise ConfigurationError(f"{where}: expected one policy name with its parameters, found {len(entry)} keys")
     ((name, parameters),) = entry.items()
     if parameters is not None and not isinstance(parameters, Mapping):
         raise ConfigurationError(f"{where}.{name}: expected a mapping of parameters, found {parameters!r}")
-    return make_policy(str(name), parameters or {}, where, defaults)
-
-
-def make_policy(
-    name: str, parameters: Mapping[str, Any], where: str, defaults: Defaults | None = None
-) -> AssemblyPolicy:
-    """Create a policy from its name or import path.
-
-    Raises:
-        ConfigurationError: The name is unknown, or a parameter is unknown, missing or of another type. The message
-            begins with `where`.
-    """
-    policy = policy_class(name, where)
-    filled = {**((defaults(policy) if defaults is not None else None) or {}), **parameters}
-    return policy_of(policy, filled, where, name)
+    policy = policy_class(str(name), where)
+    filled = {**((defaults(policy) if defaults is not None else None) or {}), **(parameters or {})}
+    return policy_of(policy, filled, where, str(name))
 
 
 def policy_class(name: str, where: str) -> type[AssemblyPolicy]:
-    """Return the class of a policy: a built-in one by name, any other by import path, ``package.module:Class``.
-
-    Raises:
-        ConfigurationError: There is no such class. The message begins with `where`.
-    """
+    """Return the class of a policy: a built-in one by name, any other by import path, ``package.module:Class``."""
     builtin = POLICIES.get(name)
     if builtin is not None:
         return builtin
@@ -164,19 +150,11 @@ def policy_class(name: str, where: str) -> type[AssemblyPolicy]:
 
 
 def policy_of(policy: type[AssemblyPolicy], parameters: Mapping[str, Any], where: str, name: str) -> AssemblyPolicy:
-    """Create a policy of a class.
-
-    Raises:
-        ConfigurationError: A parameter is unknown, missing or of another type. The message begins with `where`.
-    """
+    """Create a policy of a class; `ConfigurationError` if a parameter is unknown, missing or of another type."""
     model = _parameter_model(policy)
-    for parameter in parameters:
-        if parameter not in model.model_fields:
-            raise ConfigurationError(
-                f"{where}.{name}: {UnknownNameError('parameter', str(parameter), model.model_fields)}"
-                if model.model_fields
-                else f"{where}.{name}: takes no parameters, found {parameter!r}"
-            )
+    if parameters and not model.model_fields:
+        raise ConfigurationError(f"{where}.{name}: takes no parameters, found {next(iter(parameters))!r}")
+    _check_names("parameter", parameters, model.model_fields, f"{where}.{name}")
     try:
         checked = model.model_validate(parameters)
         return policy(**{field: getattr(checked, field) for field in checked.model_fields_set})
@@ -233,7 +211,7 @@ def chain_from_spec(spec: str, defaults: Defaults | None = None) -> list[Assembl
                 parameters[key.strip()] = yaml.safe_load(value)
             except (yaml.YAMLError, ValueError) as error:
                 raise ConfigurationError(f"{where}.{name}.{key.strip()}: cannot be read: {value!r}") from error
-        policies.append(make_policy(name, parameters, where, defaults))
+        policies.append(_entry({name: parameters}, where, defaults))
     return policies
 
 
@@ -252,7 +230,7 @@ def chain_to_config(policies: Sequence[AssemblyPolicy], settings: Mapping[str, A
 
 
 def _entry_of(policy: AssemblyPolicy, where: str) -> str | dict[str, Any]:
-    """Return a policy's entry, from which `make_policy` creates a policy with the same settings."""
+    """Return the entry from which `_entry` creates a policy with the same settings."""
     name = policy.name if type(policy) is POLICIES.get(policy.name) else _import_path(type(policy))
     if name is None:
         raise ConfigurationError(

@@ -6,7 +6,7 @@ they become the step's item groups. The cost depends on the number of runs in th
 the end, telemetry reads the record, and the ledger stores a snapshot, with which the next assembly is compared.
 
 `policy_contract` applies policies that receive lists, and checks outputs and verdicts that cannot be used as they are.
-`step_edits` records events that a policy replaced or created.
+`step_diff` compares such outputs, and those of a framework's reducers, with the step's input.
 """
 
 from __future__ import annotations
@@ -17,56 +17,91 @@ from collections.abc import Mapping
 from enum import Enum
 from functools import lru_cache, partial
 from inspect import isawaitable
+from operator import attrgetter
 from types import CoroutineType, NoneType
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_assembly._internal.current_recorder import DEFAULT
 from otel_assembly._internal.lazy_imports import LazyModule
+from otel_assembly._internal.registry import Registry
 from otel_assembly._internal.slices import LISTED
 from otel_assembly.chain.policy_contract import (
     apply_to_lists,
     changed_input_error,
+    compare_output,
     copy_containers,
     prompts_of,
     restore,
     type_text,
-    write_difference,
 )
-from otel_assembly.chain.step_diff import EXITS
+from otel_assembly.chain.step_diff import EXITS, echoes_stand_in, write_compactions, write_new_history
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome
 from otel_assembly.errors import PolicyContractError
 from otel_assembly.history.edited import Edited
-from otel_assembly.history.tool_pairs import echoes_stand
-from otel_assembly.history.view import View, difference, merged, reader, to_runs
+from otel_assembly.history.view import View, difference, reader
 from otel_assembly.ledger.record import CALLER, mark_exported, totals_of
 from otel_assembly.ledger.snapshot import ItemGroup, PendingUsage, Step
+from otel_assembly.matching.sequence_diff import SequenceDiff
+from otel_assembly.messages.provider_rules import rules_of_unknown_client
 from otel_assembly.policies.base import literals_of, waits
 from otel_assembly.recorder import NULL_RECORDING
-from otel_assembly.tokens import CalibratedCounter
+from otel_assembly.tokens import CalibratedCounter, TokenMeter, counter_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from otel_assembly._internal import sync_calls
     from otel_assembly._internal.slices import Slices
-    from otel_assembly.chain import step_edits
     from otel_assembly.chain.policy_contract import MessageCopies
     from otel_assembly.context import Context
     from otel_assembly.decision import Verdict
-    from otel_assembly.history.history import History
-    from otel_assembly.history.view import Column, Run
     from otel_assembly.ledger.figures import Totals
     from otel_assembly.ledger.ledger import Ledger
     from otel_assembly.ledger.record import Record
+    from otel_assembly.messages.provider_rules import ClientRules
     from otel_assembly.policies.base import AssemblyPolicy, PolicyLike
-    from otel_assembly.recorder import Recording
-    from otel_assembly.tokens import prices
+    from otel_assembly.recorder import Recorder, Recording
+    from otel_assembly.tokens import MessageFraming, TokenCounter, prices
 else:
-    step_edits, prices = LazyModule("otel_assembly.chain.step_edits"), LazyModule("otel_assembly.tokens.prices")
-    sync_calls = LazyModule("otel_assembly._internal.sync_calls")
+    prices, sync_calls = LazyModule("otel_assembly.tokens.prices"), LazyModule("otel_assembly._internal.sync_calls")
 
 logger: Final = logging.getLogger("otel_assembly")
 #: The types of settings other than texts that are recorded.
 _RECORDED: Final = (int, NoneType, float, Enum)
+#: The most models with a token meter.
+_MODELS: Final = 32
+_COLUMN: Final = attrgetter("column")
+_LENGTH: Final = attrgetter("length")
+
+
+class AssemblerBase:
+    """The recorder and the token meters of an `Assembler` or an `ObservedAssembler`."""
+
+    def __init__(self, recorder: Recorder | None, counter: TokenCounter | None, framing: MessageFraming) -> None:
+        self.framing = framing
+        self._recorder = recorder
+        self._counter = counter
+        self._meters: Registry[tuple[ClientRules, str | None], TokenMeter] = Registry(_MODELS)
+        self._last_meter: tuple[tuple[str | None, ClientRules | None], TokenMeter] | None = None
+
+    @property
+    def recorder(self) -> Recorder:
+        """The recorder that receives the records."""
+        return self._recorder if self._recorder is not None else DEFAULT.recorder
+
+    def meter(self, model: str | None, client: ClientRules | None = None) -> TokenMeter:
+        """Return the token meter of a model; `client` is what its client adds to messages, None if unknown."""
+        arguments = model, client
+        if self._last_meter is None or self._last_meter[0] != arguments:
+            counter = self._counter or counter_for(model)
+            rules = client or rules_of_unknown_client(model)
+            key = rules, None if self._counter is not None else model
+            meter = self._meters.of(key, lambda: self._new_meter(counter, rules))
+            self._last_meter = arguments, meter
+        return self._last_meter[1]
+
+    def _new_meter(self, counter: TokenCounter, rules: ClientRules) -> TokenMeter:
+        return TokenMeter(counter, self.framing.for_client(rules, counter.count))
 
 
 class OpenAssembly:
@@ -112,11 +147,7 @@ class OpenAssembly:
         return step
 
     async def apply(self, policy: AssemblyPolicy, step: Step) -> None:
-        """Apply a policy, and record its result in `step`. If the policy raises, only its halts are recorded.
-
-        Raises:
-            PolicyContractError: The policy changed its input, or did not return two sequences.
-        """
+        """Apply a policy, and record its result in `step`. If the policy raises, only its halts are recorded."""
         context = self.record.context
         halts = len(context.emitted)
         try:
@@ -125,7 +156,7 @@ class OpenAssembly:
         finally:
             step.halts = len(context.emitted) - halts
         same = outcome.prompts is step.prompts_in
-        prompts, alerts = step.prompts_in if same else prompts_of(policy, step, outcome.prompts), tuple(outcome.alerts)
+        prompts, alerts = step.prompts_in if same else prompts_of(step, outcome.prompts), tuple(outcome.alerts)
         _write_output(policy, step, outcome, self.record.ledger)
         if not same:
             step.set_prompts(prompts)
@@ -134,75 +165,63 @@ class OpenAssembly:
         step.report = outcome.report
         step.framing, step.separators, step.around_in = outcome.framing, outcome.separators, outcome.around_in
         if outcome.compactions:
-            step_edits.write_compactions(step, outcome.compactions, self.record.ledger)
+            write_compactions(step, outcome.compactions, self.record.ledger)
 
-    def succeeded(self) -> None:
-        """End the assembly, whose last output is sent: write spans and metrics, and store a snapshot in the ledger."""
-        with self.record.ledger.lock:
-            for _ in self._succeed():
+    def close(self, error: BaseException | None = None, *, stays: bool = False) -> None:
+        """End the assembly: write spans and metrics, and store a snapshot of the output in the ledger.
+
+        After an error, nothing is sent, and the ledger's last snapshot stays. If the output `stays` in use, because a
+        framework failed to maintain a stored history, all numbers are recorded, but no comparison with the previous
+        prompt. If a step changed the input before that error, the next assembly is compared with the output.
+        """
+        record = self.record
+        if stays:
+            record.maintenance_error = error
+        elif error is not None:
+            record.error = error
+            record.end_chain()
+        with record.ledger.lock:
+            for _ in self._close():
                 pass
 
-    async def succeeded_in_slices(self) -> None:
-        """End the assembly as `succeeded` does; a large record is written in slices, between which other tasks run.
+    async def close_in_slices(self) -> None:
+        """End the assembly as `close` does; a large record is written in slices, between which other tasks run.
 
         If the task is cancelled, the remaining slices are done without pauses.
         """
-        serial_slices = self.record.ledger.serial_slices
+        ledger = self.record.ledger
         if self.in_place:
-            with self.record.ledger.lock:
-                serial_slices.finish()
-                self.succeeded()
-            return
-        if serial_slices.queue or (self.recording.measured and len(self.record.ledger_input.view) > LISTED):
-            await serial_slices.do(self._succeed(), whole=True)
+            with ledger.lock:
+                ledger.serial_slices.finish()
+                self.close()
+        elif ledger.serial_slices.queue or (self.recording.measured and len(self.record.ledger_input.view) > LISTED):
+            await ledger.serial_slices.do(self._close(), whole=True)
         else:
-            self.succeeded()
+            self.close()
 
-    def _succeed(self) -> Slices[None]:
+    def _close(self) -> Slices[None]:
         record, recording = self.record, self.recording
-        ledger, counter = record.ledger, record.meter.counter
+        ledger, source, counter = record.ledger, record.ledger_input, record.meter.counter
         if recording.measured:
             self._set_end()
         record.last = ledger.last
-        totals = self.totals() if recording.measured or isinstance(counter, CalibratedCounter) else None
+        is_kept = record.error is None
+        if record.maintenance_error is not None:
+            is_kept = any(step.exits or step.created or step.moved for step in record.steps)
+        is_counted = is_kept and (recording.measured or isinstance(counter, CalibratedCounter))
+        totals = self.totals() if is_counted else None
         if recording is not NULL_RECORDING:
-            yield from self._finish()
-        if record.named is not None:
-            record.named.assemblies += 1
-        ledger.last = record.snapshot()
+            record.previous_id = ledger.recorded_id
+            yield from recording.finish(record)
+            if recording.recorded:
+                mark_exported(record)
+        if is_kept:
+            if record.named is not None:
+                record.named.assemblies += 1
+            ledger.last = record.snapshot()
         if totals is not None:
-            numbered, input_end = record.ledger_input.numbered, record.ledger_input.view.end
-            ledger.pending_usage = PendingUsage(numbered, input_end, totals.tokens_out, counter.generation)
-
-    def failed(self, error: BaseException) -> None:
-        """End the assembly after an error: nothing is sent, and the ledger's last snapshot stays."""
-        record = self.record
-        record.error = error
-        record.end_chain()
-        if self.recording.measured:
-            self._set_end()
-        with record.ledger.lock:
-            record.last = record.ledger.last
-            for _ in self._finish():
-                pass
-
-    def failed_maintenance(self, error: BaseException) -> None:
-        """End the failed maintenance of a framework's history, such as a compaction, whose output stays in use.
-
-        All numbers are recorded, but no comparison with the previous prompt. If a step changed the input before the
-        error, the next assembly is compared with that output.
-        """
-        record, ledger = self.record, self.record.ledger
-        record.maintenance_error = error
-        if any(step.exits or step.created or step.moved for step in record.steps):
-            self.succeeded()
-            return
-        if self.recording.measured:
-            self._set_end()
-        with ledger.lock:
-            record.last = ledger.last
-            for _ in self._finish():
-                pass
+            generation = counter.generation
+            ledger.pending_usage = PendingUsage(source.numbered, source.view.end, totals.tokens_out, generation)
 
     def _set_end(self) -> None:
         """Set the end time and the model's window; the assembly's duration does not include the work of telemetry."""
@@ -215,14 +234,6 @@ class OpenAssembly:
                 return
             if window is not record.window:
                 record.window, record.totals = window, None  # the totals are computed again if they were needed
-
-    def _finish(self) -> Slices[None]:
-        """Write the record to its span and to metrics; if the span was recorded, mark its items as exported."""
-        record = self.record
-        record.previous_id = record.ledger.recorded_id
-        yield from self.recording.finish(record)
-        if self.recording.recorded:
-            mark_exported(record)
 
     def totals(self) -> Totals | None:
         """Return the numbers of the assembly; None if the token counter raised, which must not fail the assembly."""
@@ -279,46 +290,37 @@ async def _call_decide(policy: Any, step: Step, context: Context, *, in_place: b
             reader.set(before)
         changed = restore(copies) if copies else ()
     if changed:
-        raise changed_input_error(policy, step, changed)
+        raise changed_input_error(step, changed)
     if not isinstance(outcome, Outcome):
-        raise PolicyContractError(policy.name, step.index, f"decided {type_text(outcome)}, expected an Outcome")
+        raise PolicyContractError(step.policy, step.index, f"decided {type_text(outcome)}, expected an Outcome")
     return outcome
 
 
 def _write_output(policy: AssemblyPolicy, step: Step, outcome: Outcome, ledger: Ledger) -> None:
-    """Record the output events in `step`: from consistent verdicts, else by comparing the output with the input."""
+    """Write the output events to `step`: from consistent verdicts, else by comparing the output with the input."""
     events: Any = outcome.events
-    verdicts, history = outcome.decisions, step.view_in.history
-    if events is step.view_in and not verdicts:
+    verdicts, view = outcome.decisions, step.view_in
+    if events is view and not verdicts:
         return
-    part = events if isinstance(events, View) and events.history is history else None
-    if part is not None and part.is_slice and history.echoes and not echoes_stand(part):
-        part = None  # an event restates one that was left out, so it is read differently there
-    if part is not None and _write_verdicts(step, part, verdicts):
-        step.view_out = part
-        return
-    if isinstance(events, Edited) and events.view.history is history:
+    if isinstance(events, View) and events.history is view.history:
+        if (not view.history.echoes or echoes_stand_in(events)) and _write_verdicts(step, events, verdicts):
+            step.view_out = events
+            return
+    elif isinstance(events, Edited) and events.view.history is view.history:
         kept = events.view.pick_positions(position for position in events.positions if position is not None)
         if _write_verdicts(step, kept, verdicts, events.view):
-            step_edits.write_edits(step, events, ledger)
+            indexes = [None if position is None else view.index_of(position) for position in events.positions]
+            diff = SequenceDiff(view.length, 0, 0, indexes)
+            write_new_history(step, view, list(events), diff, ledger, has_copies=False)
             return
-    write_difference(policy, step, events, part, verdicts, ledger)
+    compare_output(policy, step, outcome, ledger)
 
 
 def _write_verdicts(step: Step, kept: View, verdicts: Sequence[Verdict], edited: View | None = None) -> bool:
-    """Record verdicts as the step's item groups, if each verdict has a view and is consistent with the output.
+    """Write verdicts as the step's item groups, if each verdict has a view and is consistent with the output.
 
-    Items that left without a verdict have the reason ``policy``. The cost depends on the number of runs in the views,
-    not on the number of items.
-
-    Args:
-        step: The step.
-        kept: The input events that are in the output.
-        verdicts: The policy's reasons for events that left or were pinned.
-        edited: The kept events, and those that other events replace in the output; None if none is replaced.
-
-    Returns:
-        False if a verdict cannot be used; then nothing is recorded.
+    Items that left without a verdict have the reason ``policy``. `kept` has the input events in the output, and
+    `edited`, if events were replaced, also the replaced ones. If the result is False, nothing is written.
     """
     exits: list[ItemGroup] = []
     pinned: list[ItemGroup] = []
@@ -348,53 +350,22 @@ def _write_verdicts(step: Step, kept: View, verdicts: Sequence[Verdict], edited:
 
 def _rest(whole: View, parts: Sequence[View]) -> list[View] | None:
     """Return the items of a view that no part has, as views; None if parts overlap or have other items."""
-    history = whole.history
-    columns: set[Column] = set()
-    covered: list[Run] = []
-    for part in parts:
-        columns.add(part.column)
-        covered += part.runs
+    history, rest, columns = whole.history, list[View](), {*map(_COLUMN, parts)}
     if columns == {whole.column}:
-        covered.sort()
-        return _rest_of_column(history, whole.column, whole.runs, covered)
-    if whole.whole and columns <= {*history.classes} and whole.end == len(history):
+        sources = [(whole.column, whole.runs)]
+    elif whole.whole and whole.end == len(history) and columns <= {*history.classes}:
         # Each event is in exactly one class, so columns of different classes are disjoint.
-        rest: list[View] = []
-        for column in history.classes:
-            covered = sorted([run for part in parts if part.column is column for run in part.runs])
-            left = _rest_of_column(history, column, [(0, len(column))] if column.positions else [], covered)
-            if left is None:
-                return None
-            rest += left
-        return rest
-    return _rest_of_items(whole, parts)
-
-
-def _rest_of_column(history: History, column: Column, runs: Sequence[Run], covered: Sequence[Run]) -> list[View] | None:
-    """Return the rest of a column's runs; None if the covered runs overlap or are not among the runs."""
-    last = -1
-    for start, stop in covered:
-        if start < last:
-            return None
-        last = stop
-    merged_runs = merged(covered)
-    if merged_runs == runs:
-        return []
-    if difference(merged_runs, runs):
-        return None
-    rest = difference(runs, merged_runs)
-    return [View(history, column, rest)] if rest else []
-
-
-def _rest_of_items(whole: View, parts: Sequence[View]) -> list[View] | None:
-    """Do what `_rest` does, item by item, for views of columns that may not be disjoint."""
-    covered: set[int] = set()
-    for part in parts:
-        count = len(covered)
-        covered.update(part.positions())
-        if len(covered) < count + len(part):
-            return None
-    left = [index for index, position in enumerate(whole.positions()) if position not in covered]
-    if len(whole) - len(left) < len(covered):
-        return None
-    return [whole.pick(to_runs(left))] if left else []
+        sources = [(column, [(0, len(column.positions))]) for column in history.classes if column.positions]
+    else:
+        sources, left = [], whole
+        for part in parts:
+            left = left.minus(part)
+        rest = [left] if left.length else []
+    for column, runs in sources:
+        for part in parts:
+            if part.column is column:
+                runs = difference(runs, part.runs)
+        if runs:
+            rest.append(View(history, column, runs))
+    # The lengths differ if an item is in two parts, or in a part and not in the view.
+    return rest if sum(map(_LENGTH, (*rest, *parts))) == whole.length else None

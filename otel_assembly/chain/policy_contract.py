@@ -1,8 +1,7 @@
 """Check what policies do: changes of their input in place, invalid outputs, and verdicts that the output contradicts.
 
 A policy that receives lists or dicts can change them in place. Such a change is undone, and the policy's output refused
-with a `PolicyContractError`. If the output is not a view of the input, or if a verdict contradicts it, the output is
-compared with the input to find out what the policy did.
+with a `PolicyContractError`.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from weakref import WeakSet
 
 from otel_assembly._internal.lazy_imports import LazyModule
-from otel_assembly.chain.step_diff import record_matches, record_part
+from otel_assembly.chain.step_diff import write_difference, write_part
 from otel_assembly.decision import Outcome
 from otel_assembly.errors import DescribeError, PolicyContractError
 from otel_assembly.history.edited import Edited, EventList
+from otel_assembly.history.view import View
+from otel_assembly.matching.sequence_diff import diff_sequences
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from otel_assembly._internal import sync_calls
     from otel_assembly.context import Context
-    from otel_assembly.decision import Verdict
-    from otel_assembly.history.view import View
     from otel_assembly.ledger.ledger import Ledger
     from otel_assembly.ledger.snapshot import Step
     from otel_assembly.policies.base import AssemblyPolicy
@@ -42,11 +41,7 @@ _warned: Final[WeakSet[type]] = WeakSet()
 
 
 async def apply_to_lists(policy: AssemblyPolicy, step: Step, context: Context, *, in_place: bool) -> Outcome:
-    """Return the outcome of a policy's `apply`, which receives lists.
-
-    Raises:
-        PolicyContractError: The policy changed a list or an event in it, or did not return two sequences.
-    """
+    """Return the outcome of a policy's `apply`, which receives lists and must change neither them nor their events."""
     prompts, events = list(step.prompts_in), EventList(step.view_in)
     originals = list(events)
     copies: MessageCopies = {}
@@ -60,15 +55,13 @@ async def apply_to_lists(policy: AssemblyPolicy, step: Step, context: Context, *
     finally:
         changed = restore(copies)
     if changed:
-        raise changed_input_error(policy, step, changed)
+        raise changed_input_error(step, changed)
     if prompts != list(step.prompts_in) or len(events) != len(originals) or not all(map(is_, events, originals)):
-        raise PolicyContractError(
-            policy.name, step.index, "changed the list that it was given; return a new list instead"
-        )
+        problem = "changed the list that it was given; return a new list instead"
+        raise PolicyContractError(step.policy, step.index, problem)
     if not isinstance(result, tuple) or len(result) != 2 or not all(map(_is_sequence, result)):
-        raise PolicyContractError(
-            policy.name, step.index, f"returned {type_text(result)}, expected (prompts, events): two sequences"
-        )
+        problem = f"returned {type_text(result)}, expected (prompts, events): two sequences"
+        raise PolicyContractError(step.policy, step.index, problem)
     return Outcome(result[0], step.view_in if result[1] is events else result[1])
 
 
@@ -100,61 +93,39 @@ def restore(copies: MessageCopies) -> set[int]:
     return changed
 
 
-def changed_input_error(policy: AssemblyPolicy, step: Step, changed: Iterable[int]) -> PolicyContractError:
+def changed_input_error(step: Step, changed: Iterable[int]) -> PolicyContractError:
     """Return the error for messages that a policy changed in place; it names the first one."""
     index = next(index for index, event in enumerate(step.view_in) if id(event) in changed)
-    return PolicyContractError(
-        policy.name,
-        step.index,
-        f"changed event {index} of its input in place (it was put back); return a changed copy instead",
-    )
+    problem = f"changed event {index} of its input in place (it was put back); return a changed copy instead"
+    return PolicyContractError(step.policy, step.index, problem)
 
 
-def prompts_of(policy: AssemblyPolicy, step: Step, prompts: Any) -> tuple[str, ...]:
-    """Return the prompts that a policy returned, as a tuple.
-
-    Raises:
-        PolicyContractError: They are not a sequence of strings.
-    """
+def prompts_of(step: Step, prompts: Any) -> tuple[str, ...]:
+    """Return the prompts that a policy returned, which must be a sequence of strings, as a tuple."""
     if not (_is_sequence(prompts) and all(isinstance(prompt, str) for prompt in prompts)):
-        raise PolicyContractError(policy.name, step.index, "returned prompts that are not a sequence of strings")
+        raise PolicyContractError(step.policy, step.index, "returned prompts that are not a sequence of strings")
     return tuple(prompts)
 
 
-def write_difference(
-    policy: AssemblyPolicy, step: Step, events: Any, part: View | None, verdicts: Sequence[Verdict], ledger: Ledger
-) -> None:
-    """Compare a policy's output with its input, and record the difference in `step`.
-
-    Args:
-        policy: The policy.
-        step: The step.
-        events: The output.
-        part: The output as a view of the input; None if it is no such view, or if an event is read differently there.
-        verdicts: The policy's verdicts, of which those that the output contradicts are ignored.
-        ledger: The conversation's ledger.
-
-    Raises:
-        PolicyContractError: The output is not a sequence, or an event of it cannot be read.
-    """
+def compare_output(policy: AssemblyPolicy, step: Step, outcome: Outcome, ledger: Ledger) -> None:
+    """Compare a policy's output events, which must be a sequence, with its input; write the difference to `step`."""
+    events: Any = outcome.events
     if not _is_sequence(events):
-        raise PolicyContractError(
-            policy.name, step.index, f"returned events that are a {type(events).__name__}, expected a sequence"
-        )
-    all_true = record_part(step, part, verdicts) if part is not None else None
-    edited = isinstance(events, Edited) and events.view.history is step.view_in.history
-    if all_true is False or edited:
-        _warn_of_false_verdict(policy)
-    if all_true is not None:
-        return
-    try:
-        record_matches(step, list(step.view_in), list(events), verdicts, ledger)
-    except DescribeError as error:
-        raise PolicyContractError(policy.name, step.index, f"returned an event that cannot be read: {error}") from error
-
-
-def _warn_of_false_verdict(policy: AssemblyPolicy) -> None:
-    if type(policy) not in _warned:
+        problem = f"returned events that are a {type(events).__name__}, expected a sequence"
+        raise PolicyContractError(step.policy, step.index, problem)
+    history, verdicts = step.view_in.history, outcome.decisions
+    is_view = isinstance(events, View) and events.history is history
+    are_true = write_part(step, events, verdicts) if is_view else None
+    if are_true is None:
+        inputs, outputs = list(step.view_in), list(events)
+        try:
+            diff = diff_sequences(inputs, outputs, read=ledger.facts_of)
+            write_difference(step, inputs, outputs, diff, verdicts, ledger)
+        except DescribeError as error:
+            problem = f"returned an event that cannot be read: {error}"
+            raise PolicyContractError(step.policy, step.index, problem) from error
+    is_edited = isinstance(events, Edited) and events.view.history is history
+    if (are_true is False or is_edited) and type(policy) not in _warned:
         _warned.add(type(policy))
         logger.warning(
             "policy %r returned a verdict that contradicts its output; events that it dropped without a valid verdict "

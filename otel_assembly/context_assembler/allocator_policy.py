@@ -321,7 +321,7 @@ class BlockAssembler(Assembler):
     def record_failures(self, failures: Sequence[SourceFailedError], context: Context) -> None:
         """Record failed sources, with the type of each error."""
         for failure in failures:
-            self._recorded_by().source_failed(failure.role, failure.source, error_type_of(failure), context.agent_name)
+            self.recorder.source_failed(failure.role, failure.source, error_type_of(failure), context.agent_name)
 
     def _new_meter(self, counter: TokenCounter, rules: ClientRules) -> TokenMeter:
         return meter_of_blocks(counter, self.framing.for_client(rules, counter.count))

@@ -465,7 +465,7 @@ class ModelCall(TrackedRun):
         for report, step in self._steps:
             after = insert_gaps(report.after or (), reduced, gaps)
             steps.append((replace(report, after=after, beside=[*report.beside, *surrounding]), step))
-            step.amend(steps[-1][0])
+            step.report = steps[-1][0]
         self._steps = tuple(steps)
         return True
 

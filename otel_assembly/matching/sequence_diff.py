@@ -118,11 +118,11 @@ def shared_front(first: Sequence[Any], second: Sequence[Any]) -> int:
     most = min(len(first), len(second))
     if not most or first[0] is not second[0]:
         return 0
+    if first[most - 1] is second[most - 1] and equal(first[:most], second[:most]):
+        return most
     prefix = 0
     while prefix < most and equal(first[prefix : prefix + _CHUNK], second[prefix : prefix + _CHUNK]):
         prefix += _CHUNK
-    if prefix >= most and first[most - 1] is second[most - 1]:
-        return most
     # If the last equal item is another object, earlier ones may be copies as well: compare all of them by identity.
     start = prefix if prefix < most and first[prefix - 1] is second[prefix - 1] else 0
     return next(compress(range(start, most), map(is_not, first[start:most], second[start:most])), most)

@@ -2,6 +2,4 @@
 
 from otel_assembly.observe.conversations import ObservedAssembler
 
-__all__ = [
-    "ObservedAssembler",
-]
+__all__ = ["ObservedAssembler"]

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from otel_assembly.budget.attempt import Attempt, CompactionOutcome
 from otel_assembly.chain.open_assembly import OpenAssembly
-from otel_assembly.chain.step_diff import record_matches
+from otel_assembly.chain.step_diff import write_difference
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Overflow, OverflowCause
 from otel_assembly.errors import error_type, is_failure
 from otel_assembly.ledger.snapshot import ItemGroup, StepCompaction, item_id_runs
-from otel_assembly.matching.sequence_diff import shared_front
-from otel_assembly.messages.content_snapshot import equal
+from otel_assembly.matching.sequence_diff import diff_sequences
 from otel_assembly.messages.event_facts import describe
 from otel_assembly.observe.step_report import StepReport
 from otel_assembly.recorder import NULL_RECORDING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from otel_assembly.conversation_state import AlertFacts
@@ -42,36 +40,21 @@ class ObservedAssembly(OpenAssembly):
     """One assembly of a framework, while it runs.
 
     A framework's reducers may run long before the model call, when the agent and the conversation are not known yet.
-    Therefore spans, times and attempts to compact are recorded as the steps run, so that the spans of a reducer's calls
-    are children of the step's span. The output of a step is only stored. It is read when `ObservedAssembler.open` sets
-    the assembly's input.
+    Therefore only spans, times and attempts to compact are recorded as the steps run, so that the spans of a reducer's
+    calls are children of the step's span. The outputs of the steps are read at the end.
 
     If an assembly is neither sampled nor measured by metrics, no event is read or counted. Its steps use
     `NULL_RECORDING`, and only its alerts and overflows are recorded.
 
     Attributes:
-        events: The input of the next step, as the framework's list. Its objects may be copies of the original events.
         model: The model whose tokenizer counts; None if unknown.
         conversation_id: The conversation's real id, if it has one.
         steps: The steps so far.
         done_ns: The end time of the last step, in nanoseconds since the epoch; 0 if no step has ended.
-        awaits_input: Whether the assembly's input is not known yet.
         broken: Whether the assembly is not recorded, because recording failed.
     """
 
-    __slots__ = (
-        "_failed",
-        "_is_open",
-        "_meter",
-        "_of_steps",
-        "awaits_input",
-        "broken",
-        "conversation_id",
-        "done_ns",
-        "events",
-        "model",
-        "steps",
-    )
+    __slots__ = ("_failed", "_meter", "broken", "conversation_id", "done_ns", "has_input", "model", "steps")
 
     def __init__(
         self,
@@ -83,29 +66,29 @@ class ObservedAssembly(OpenAssembly):
     ) -> None:
         self.recording = recording
         self.conversation_id = conversation_id
-        self._of_steps = recording if recording.measured else NULL_RECORDING
         self.model = model
         self._meter = meter
         self._failed = failed
-        self.events: list[Any] = []
         self.steps: list[ObservedStep] = []
         self.done_ns = 0
-        self.awaits_input = True
-        self._is_open = self.broken = False
+        self.has_input = self.broken = False
 
     @property
     def id(self) -> str:
         """The assembly's id, as on its span; empty while it has no input, and if its events are not recorded."""
-        return self.record.assembly_id if self._is_open else ""
+        return self.record.assembly_id if self.has_input else ""
+
+    @property
+    def events(self) -> Sequence[Any]:
+        """The input of the next step, as the framework's list. Its objects may be copies of the original events."""
+        outputs = (step.report.after for step in reversed(self.steps) if step.report.after is not None)
+        return next(outputs, self.record.ledger_input.given if self.has_input else ())
 
     def open(self, record: Record) -> None:
-        """Set the assembly's record, which has the input, and read the reports of the steps so far."""
+        """Set the assembly's record, which has the input."""
         self.record, self.model, view = record, record.model, record.ledger_input.view
         view.history.table(record.meter).arrive(view.end)
-        self.events = record.ledger_input.given
-        self._is_open = True
-        for step in self.steps:
-            step.begin()
+        self.has_input = True
 
     def step(
         self,
@@ -126,33 +109,15 @@ class ObservedAssembly(OpenAssembly):
             config: The settings; numbers, booleans and enums among them are recorded.
             started_ns: The start time, in nanoseconds since the epoch; None: when the block is entered.
         """
-        is_recorded = self._is_open or self.awaits_input
-        time_of = (self._of_steps if is_recorded else NULL_RECORDING).policy(policy, len(self.steps), started_ns)
-        step = ObservedStep(self, StepReport(policy, kind=kind, config=config or {}), time_of)
+        recording = self.recording if self.recording.measured and not self.broken else NULL_RECORDING
+        timing = recording.policy(policy, len(self.steps), started_ns)
+        step = ObservedStep(StepReport(policy, kind=kind, config=config or {}), self, recording, timing)
         self.steps.append(step)
-        if self._is_open:
-            step.begin()
         return step
-
-    def tokens(self) -> int | None:
-        """Return the tokens of the last step's output with its prompts; None if tokens are not counted."""
-        if not self._is_open:
-            return None
-        self.record.end_chain()
-        return self.record.tokens(self.record.sent.prompts, self.record.sent.view)
 
     def count(self, text: str) -> int:
         """Return the tokens of a text, by the tokenizer of the assembly's model; 0 if tokens are not counted."""
         return self._meter(self.model).prompt(text) if self.recording.measured else 0
-
-    def watch(self, kind: str, attempt: Attempt) -> AbstractContextManager[Any]:
-        """Return a context manager that records an attempt to compact content of a kind, such as ``summary``."""
-        return self._of_steps.watch(kind)(attempt)
-
-    def signal(self, alerts: Sequence[AlertFacts], overflow: Overflow | None = None) -> None:
-        """Record alerts and an overflow if nothing else of the assembly is recorded."""
-        if not self.recording.measured and (alerts or overflow is not None):
-            self.recording.signal(alerts, overflow)
 
     def end(
         self,
@@ -171,24 +136,80 @@ class ObservedAssembly(OpenAssembly):
             called: Whether a model is called with the output now.
             ended_ns: The end time, in nanoseconds since the epoch; None means now.
         """
-        if self._is_open and not self.broken:
-            self.record.called, self.record.ended_ns = called, ended_ns
+        if self.has_input and not self.broken:
             try:
-                for step in self.steps:
-                    step.check_limit()
-                self.record.end_chain()
-                if error is None:
-                    self.succeeded()
-                elif stays:
-                    self.failed_maintenance(error)
-                else:
-                    self.failed(error)
+                self._read_steps(called=called, ended_ns=ended_ns or time.time_ns())
+                self.close(error, stays=stays)
             except Exception as problem:  # noqa: BLE001  # a failed recording must not affect the agent
                 self.fail(problem)
             else:
                 return
         with suppress(Exception):
             self.recording.abandon()
+
+    def _read_steps(self, *, called: bool, ended_ns: int) -> None:
+        """Add the steps to the record: compare each output with its input, and set the reported numbers."""
+        record = self.record
+        record.called, record.ended_ns = called, ended_ns
+        inputs = record.ledger_input.given
+        for observed in self.steps:
+            report = observed.report
+            step = self.begin_step(report.policy, report.kind, report.config)
+            step.error, step.overflow = observed.error, observed.reported_overflow
+            record.overflow = record.overflow or observed.reported_overflow
+            if report.after is not None:
+                inputs, outputs = (
+                    inputs[: len(step.view_in)],
+                    list(report.after),
+                )  # a concurrent turn may have extended it
+                with record.ledger.lock:
+                    self._compare(step, report, inputs, outputs)
+                inputs = outputs
+            if report.prompts is not None:
+                step.set_prompts(tuple(report.prompts))
+            step.budget, step.fixed, step.reported = report.budget, report.fixed, report.reported
+            step.alerts, step.halts = tuple(report.alerts), report.halts
+            if record.unknown:
+                step.exits = step.pinned = ()
+            if step.created:
+                step.compactions = tuple(_compactions(step, observed.attempts, record.ledger))
+        for observed, step in zip(self.steps, record.steps, strict=True):
+            if observed.report.budget is not None:
+                self._check_limit(step, observed.report, observed.report.budget)
+        record.end_chain()
+
+    def _compare(self, step: Step, report: StepReport, inputs: list[Any], events: list[Any]) -> None:
+        """Write the difference between the output and the input of a step."""
+        view, ledger, source = step.view_in, self.record.ledger, self.record.ledger_input
+        index = source.numbered.event_index if view is source.view else None
+        diff = diff_sequences(inputs, events, index, read=ledger.facts_of, rereads=True)
+        front, back = diff.front, diff.length - diff.back
+        if diff.middle or report.verdicts or view.history.echoes:
+            stands_in = report.reported is None if report.stands_in is None else report.stands_in
+            write_difference(
+                step, inputs, events, diff, report.verdicts, ledger, report.reason, stands_in=stands_in, index=index
+            )
+        elif front < back:  # the usual case: the output lacks one run of the input
+            step.view_out = view.pick([(0, front), (back, diff.length)]) if front else view.part(back, diff.length)
+            dropped = ItemGroup(view.part(front, back), step.numbered_in, DecisionOutcome.DROPPED, report.reason)
+            step.exits = (dropped,)
+
+    def _check_limit(self, step: Step, report: StepReport, budget: int) -> None:
+        """Record an overflow if the output is far above the step's limit and the framework reported no overflow."""
+        record, view = self.record, step.view_out
+        if not report.of_prompt:
+            step.beside_tokens = sum(record.meter.event(describe(event)) for event in report.beside)
+        if step.overflow is not None or step.error is not None:
+            return
+        for is_exact in (False, True):
+            if is_exact:  # the first comparison may have used estimates
+                view.history.table(record.meter).exact(view)
+            used = record.used(step)
+            needed = record.tokens(step.prompts_out, view) if used is None else used
+            if needed <= _OVERFLOW_FACTOR * max(0, budget):
+                return
+        step.overflow = Overflow(budget, needed, OverflowCause.FRAMEWORK)
+        record.overflow = record.overflow or step.overflow
 
     def provider_answered(self, edits: Sequence[ProviderEdit]) -> None:
         """Record the edits that the model's provider made to the request, and end the assembly's span.
@@ -205,26 +226,26 @@ class ObservedAssembly(OpenAssembly):
         self._failed(problem)
 
 
+@dataclass(slots=True, eq=False)
 class ObservedStep:
     """One policy or reducer of an observed assembly, while it runs.
 
     Attributes:
         report: What the policy did; its name, kind and settings until the output is known.
+        attempts: The attempts to compact.
         entered: Whether the step's block was entered.
+        error: The exception that left the step's block, or that was set later.
+        reported_overflow: The overflow that the framework reported.
     """
 
-    __slots__ = ("_assembly", "_attempts", "_error", "_has_output", "_overflow", "_step", "_time", "entered", "report")
-
-    def __init__(self, assembly: ObservedAssembly, report: StepReport, time_of: PolicyTime) -> None:
-        self.report = report
-        self._assembly = assembly
-        self._time = time_of
-        self._attempts: list[Attempt] = []
-        self.entered = False
-        self._error: BaseException | None = None
-        self._overflow: Overflow | None = None
-        self._step: Step | None = None
-        self._has_output = False
+    report: StepReport
+    _assembly: ObservedAssembly
+    _recording: Recording
+    _time: PolicyTime
+    attempts: list[Attempt] = field(default_factory=list)
+    entered: bool = False
+    error: BaseException | None = None
+    reported_overflow: Overflow | None = None
 
     def __enter__(self) -> Self:
         self._time.__enter__()
@@ -235,20 +256,12 @@ class ObservedStep:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._time.__exit__(kind, error, trace)
-        self._error = error
-        if self._step is not None:
-            self._step.error = error
+        self.error = error
         self._assembly.done_ns = time.time_ns()
 
-    def begin(self) -> None:
-        """Begin the step in the ledger's record: the assembly's input is known now, so the report can be read."""
-        report = self.report
-        self._step = step = self._assembly.begin_step(report.policy, report.kind, report.config)
-        step.error = self._error
-        if self._overflow is not None:
-            self._set_overflow(step, self._overflow)
-        if self._has_output:
-            self._write(step)
+    def failed(self, error: BaseException | None) -> None:
+        """Set the step's error, also after its block; None clears it. The recorded output stays."""
+        self.error = error
 
     def out(
         self,
@@ -267,32 +280,16 @@ class ObservedStep:
     ) -> None:
         """Record the step's output, and end the measurement of the policy's time.
 
-        Tool calls without results and results without calls in the output are recorded as ``assembly.pairs.broken``.
-        If there is a limit, the output is counted at the assembly's end. An output of more than twice the limit is
+        The arguments are those of `StepReport`; `events` are its messages after the reducer, which are copied. A
+        verdict that contradicts the output is ignored. The number `reported` is recorded in addition to the number that
+        was found. Tool calls without results and results without calls are recorded as ``assembly.pairs.broken``. If
+        there is a limit, the output is counted at the assembly's end. An output of more than twice the limit is
         recorded as an overflow with the cause ``framework``, unless `overflow` was called for this step.
-
-        Args:
-            events: The output events; None if they are the input events.
-            prompts: The system prompts after the policy; None if it did not change them.
-            reason: Why events without a verdict were dropped.
-            verdicts: Why events were dropped or compacted. A verdict that contradicts the output is ignored.
-            budget: The limit of the output, in tokens.
-            fixed: The tokens of the events that could not be dropped.
-            alerts: The alerts that were delivered to the model.
-            halts: The number of halts that were emitted.
-            reported: The number of dropped events that the framework itself states, for example in the output. It is
-                recorded in addition to the number that was found.
-            stands_in: Whether a new event replaces the dropped ones, which are then compacted and not dropped. None: it
-                does, unless the framework states a number of dropped events.
-            of_prompt: Whether the limit includes the system prompts and the tools.
         """
-        known = self.report
         self.record(
-            StepReport(
-                known.policy,
-                after=events,
-                kind=known.kind,
-                config=known.config,
+            replace(
+                self.report,
+                after=None if events is None else list(events),  # the framework may change its list later
                 prompts=prompts,
                 reason=reason,
                 verdicts=verdicts,
@@ -307,99 +304,26 @@ class ObservedStep:
         )
 
     def record(self, report: StepReport) -> None:
-        """Record a report of the policy, as `out` does, and end the measurement of the policy's time.
-
-        Until the assembly's input is known, a later report replaces an earlier one.
-        """
+        """Record a report of the policy, whose output must not change later; a later report replaces an earlier one."""
         self._time.stop()
-        assembly = self._assembly
-        assembly.done_ns = time.time_ns()
-        if assembly.awaits_input and report.after is not None:  # the framework may change its list later
-            report = replace(report, after=list(report.after))
-        self.report, self._has_output = report, True
-        if self._step is not None:
-            self._write(self._step)
-        if report.alerts:
-            assembly.signal(report.alerts)
-
-    def amend(self, report: StepReport) -> None:
-        """Replace the report of a step whose assembly's input is not known yet."""
         self.report = report
-
-    def _write(self, step: Step) -> None:
-        """Write the report to the ledger's record: compare the output with the input, and set the numbers."""
-        assembly, report = self._assembly, self.report
-        record, events = assembly.record, report.after
-        try:
-            if events is not None:
-                with record.ledger.lock:
-                    inputs = assembly.events
-                    if len(inputs) > len(step.view_in):  # a concurrent assembly appended to the list
-                        inputs = inputs[: len(step.view_in)]
-                    outputs = inputs if type(events) is list and _unchanged(inputs, events) else list(events)
-                    if report.verdicts or not _is_cut(step, inputs, outputs, report.reason):
-                        index = record.ledger_input.numbered.event_index
-                        record_matches(
-                            step,
-                            inputs,
-                            outputs,
-                            report.verdicts,
-                            record.ledger,
-                            otherwise=report.reason,
-                            rereads=True,
-                            stands_in=report.reported is None if report.stands_in is None else report.stands_in,
-                            index=index if step.view_in is record.ledger_input.view else None,
-                        )
-                assembly.events = outputs
-            if report.prompts is not None:
-                step.set_prompts(tuple(report.prompts))
-            step.budget, step.fixed, step.reported = report.budget, report.fixed, report.reported
-            step.alerts, step.halts = tuple(report.alerts), report.halts
-            if record.unknown:
-                step.exits = step.pinned = ()
-            if step.created:
-                step.compactions = tuple(_compactions(step, self._attempts, record.ledger))
-        except Exception as problem:  # noqa: BLE001
-            assembly.fail(problem)
+        self._assembly.done_ns = time.time_ns()
+        if report.alerts:
+            self._signal(report.alerts)
 
     def overflow(
         self, *, budget: int, needed: int, cause: OverflowCause = OverflowCause.FRAMEWORK, unit: str = "tokens"
     ) -> None:
         """Record that `needed` exceeded the limit `budget`, in `unit`, and end the measurement of the policy's time."""
         self._time.stop()
-        self._overflow = Overflow(budget, needed, cause, unit)
-        if self._step is not None:
-            self._set_overflow(self._step, self._overflow)
-        self._assembly.signal((), self._overflow)
+        self.reported_overflow = Overflow(budget, needed, cause, unit)
+        self._signal((), self.reported_overflow)
 
-    def _set_overflow(self, step: Step, overflow: Overflow) -> None:
-        step.overflow, record = overflow, self._assembly.record
-        record.overflow = record.overflow or overflow
-
-    def check_limit(self) -> None:
-        """Record an overflow if the output is far above the step's limit and `overflow` was not called."""
-        step, report, record = self._step, self.report, self._assembly.record
-        if step is None or report.budget is None:
-            return
-        view, most = step.view_out, _OVERFLOW_FACTOR * max(0, report.budget)
-        if not report.of_prompt:
-            step.beside_tokens = sum(record.meter.event(describe(event)) for event in report.beside)
-        if self._overflow is None and step.error is None and self._counted(step) > most:
-            view.history.table(record.meter).exact(view)  # the first comparison may have used estimates
-            if (needed := self._counted(step)) > most:
-                self._set_overflow(step, Overflow(report.budget, needed, OverflowCause.FRAMEWORK))
-
-    def _counted(self, step: Step) -> int:
-        """Return the tokens that count against the limit of a step."""
-        record = self._assembly.record
-        used = record.used(step)
-        return record.tokens(step.prompts_out, step.view_out) if used is None else used
-
-    def failed(self, error: BaseException | None) -> None:
-        """Set the step's error, also after its block; None clears it. The recorded output stays."""
-        self._error = error
-        if self._step is not None:
-            self._step.error = error
+    def _signal(self, alerts: Sequence[AlertFacts], overflow: Overflow | None = None) -> None:
+        """Record alerts and an overflow now if nothing else of the assembly is recorded."""
+        recording = self._assembly.recording
+        if not recording.measured:
+            recording.signal(alerts, overflow)
 
     @contextmanager
     def compacting(
@@ -419,25 +343,14 @@ class ObservedStep:
         those of `Attempt`; without times, the attempt takes as long as the block. `kind` is the kind of the summarized
         content.
         """
-        attempt = Attempt(
-            compactor,
-            len(self._attempts) + 1,
-            target,
-            tokens_in,
-            started_ns=started_ns,
-            ended_ns=ended_ns,
-            model_spans=model_spans,
-        )
-        self._attempts.append(attempt)
-        with self._assembly.watch(kind, attempt), settling(attempt):
+        attempt = Attempt(compactor, len(self.attempts) + 1, target, tokens_in, model_spans=model_spans)
+        attempt.started_ns, attempt.ended_ns = started_ns, ended_ns
+        self.attempts.append(attempt)
+        with self._recording.watch(kind)(attempt), settling(attempt):
             yield attempt
 
     def record_attempt(self, earlier: SummarizerAttempt) -> None:
-        """Record an attempt of a summarizer that ran outside any model call as a ``compact_block`` span of this step.
-
-        Args:
-            earlier: The recorded attempt.
-        """
+        """Record an attempt of a summarizer that ran outside any model call as a ``compact_block`` span of the step."""
         outcome, count = earlier.attempt, self._assembly.count
         with self.compacting(
             outcome.compactor,
@@ -454,7 +367,7 @@ class ObservedStep:
 
         This ends the measurement of the policy's time, unless the policy compacts: it continues with the summary.
         """
-        if not self._attempts:
+        if not self.attempts:
             self._time.stop()
         return self._assembly.count(text)
 
@@ -472,35 +385,6 @@ def settling(attempt: Attempt) -> Iterator[None]:
             attempt.outcome = CompactionOutcome.RAISED
         raise
     attempt.outcome = attempt.outcome or CompactionOutcome.COMPACTED
-
-
-def _unchanged(inputs: list[Any], events: list[Any]) -> bool:
-    """Return True if two lists have equal events, with the same objects at both ends."""
-    if len(inputs) != len(events) or not inputs:
-        return False
-    return inputs[0] is events[0] and inputs[-1] is events[-1] and equal(inputs, events)
-
-
-def _is_cut(step: Step, inputs: list[Any], events: list[Any], reason: DecisionReason) -> bool:
-    """Write the output to the step if it lacks at most one run of the inputs; otherwise return False.
-
-    Trimmed lists are common, and this is faster than `record_matches`. The first and the last event of each part that
-    is kept are the same objects as in the input, and those between them are equal.
-    """
-    view, length, out = step.view_in, len(inputs), len(events)
-    if out > length or view.history.echoes:
-        return False
-    if out and events[-1] is not inputs[-1] and events[-1] is not inputs[out - 1]:
-        return False  # the last output is neither the last input nor that of a cut end
-    front = out if events is inputs else shared_front(inputs, events)
-    back = length - out + front
-    ends_are_shared = front == out or (events[front] is inputs[back] and events[-1] is inputs[-1])
-    if not (ends_are_shared and equal(inputs[back:], events[front:])):
-        return False
-    if out < length:
-        step.view_out = view.pick([(0, front), (back, length)])
-        step.exits = (ItemGroup(view.part(front, back), step.numbered_in, DecisionOutcome.DROPPED, reason),)
-    return True
 
 
 def _compactions(step: Step, attempts: Sequence[Attempt], ledger: Ledger) -> Sequence[StepCompaction]:

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 from otel_assembly._internal.arguments import LARGEST_INTEGER
 from otel_assembly._internal.current_recorder import DEFAULT
 from otel_assembly._internal.registry import Registry
+from otel_assembly.chain.open_assembly import AssemblerBase
 from otel_assembly.context import Context
 from otel_assembly.ledger.ledger import Ledger, named_conversation
 from otel_assembly.ledger.record import Record
-from otel_assembly.messages.provider_rules import rules_of_unknown_client
 from otel_assembly.observe.assembly import ObservedAssembly
 from otel_assembly.recorder import AgentIdentity, Projection
-from otel_assembly.tokens import MessageFraming, TokenMeter, counter_for
+from otel_assembly.tokens import MessageFraming, counter_for
 from otel_assembly.tokens.models import prepare
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 CONVERSATIONS: Final = 1_000
 #: The most events in all ledgers of one framework. Above that, the least recently used ledgers are removed as well.
 EVENTS: Final = 200_000
-#: The most models with a token meter, and the most views with ledgers.
-_MODELS: Final = 32
+#: The most views with ledgers.
 _VIEWS: Final = 32
 
 
@@ -91,11 +90,7 @@ class AssemblyInput(TypedDict, total=False):
 
 
 class _ToolContext(Context):
-    """The context of an observed assembly, which has the tools and no other attribute of a `Context`.
-
-    A framework's own code runs instead of policies, so that nothing reads the others. The reports of the steps have the
-    halts.
-    """
+    """The context of an observed assembly. It has only the tools: no policy runs, which could read other attributes."""
 
     def __init__(self, tools: Sequence[Mapping[str, Any]]) -> None:
         self.tools = tuple(tools)
@@ -103,18 +98,12 @@ class _ToolContext(Context):
 
 
 _observed: Final = partial(Ledger, observed=True)
+#: Creates a registry of ledgers by conversation: by a weak reference to an object, or by an id. A forked child process
+#: starts without ledgers, because its parent continues the conversations.
+_ledgers: Final = partial(Registry[Any, Ledger], CONVERSATIONS, clear_after_fork=True)
 
 
-def _ledgers() -> Registry[Any, Ledger]:
-    """Return a registry of ledgers by conversation: by a weak reference to an object, or by an id.
-
-    A ledger is removed when its conversation is garbage collected, or when the ledgers together are too large. A forked
-    child process starts without ledgers, because its parent continues the conversations.
-    """
-    return Registry(CONVERSATIONS, clear_after_fork=True)
-
-
-class ObservedAssembler:
+class ObservedAssembler(AssemblerBase):
     """Records what the reducers of one framework do, by conversation.
 
     Args:
@@ -134,23 +123,15 @@ class ObservedAssembler:
     def __init__(
         self, framework: str, *, recorder: Recorder | None = None, counter: TokenCounter | None = None
     ) -> None:
+        super().__init__(recorder, counter, MessageFraming())
         self.framework = framework
-        self._recorder = recorder
-        self._counter = counter
         self._suppress_errors = suppress_errors(self.failed)
-        self._meters: Registry[tuple[ClientRules, str], TokenMeter] = Registry(_MODELS)
-        self._last_meter: tuple[tuple[str | None, ClientRules | None], TokenMeter] | None = None
         self.forget()
 
     def forget(self) -> None:
         """Remove the ledgers of all conversations."""
         self._ledgers = _ledgers()
         self._views: Registry[str, Registry[Any, Ledger]] = Registry(_VIEWS)
-
-    @property
-    def recorder(self) -> Recorder:
-        """The recorder that receives the records."""
-        return self._recorder if self._recorder is not None else DEFAULT.recorder
 
     def is_enabled(self) -> bool:
         """Return True if an OpenTelemetry provider is configured. Every wrapper calls this first, so it is fast."""
@@ -220,13 +201,14 @@ class ObservedAssembler:
         identity = AgentIdentity(agent_name, self.framework, conversation_id)
         start_ns = started_ns if started_ns is not None else time.time_ns()
         try:
-            recording = self.recorder.begin(name, model, identity, start_ns)
+            recorder = self._recorder if self._recorder is not None else DEFAULT.recorder
+            recording = recorder.begin(name, model, identity, start_ns)
         except Exception as error:  # noqa: BLE001  # a failed recording must not affect the agent
             self.failed(error)
             return None
-        return (
-            None if recording is None else ObservedAssembly(recording, model, self.meter, self.failed, conversation_id)
-        )
+        if recording is None:
+            return None
+        return ObservedAssembly(recording, model, self.meter, self.failed, conversation_id)
 
     def open(
         self,
@@ -242,7 +224,6 @@ class ObservedAssembler:
         """
         if assembly.broken:
             return False
-        assembly.awaits_input = False
         try:
             if assembly.recording.measured:
                 ledger = self.ledger(conversation)
@@ -280,36 +261,12 @@ class ObservedAssembler:
         """Return the ledger of a conversation; for None, a new ledger for a single assembly."""
         return _observed() if conversation is None else self._ledgers.of(conversation, _observed)
 
-    def meter(self, model: str | None, client: ClientRules | None = None) -> TokenMeter:
-        """Return the token meter of a model.
-
-        Args:
-            model: The model's name.
-            client: What its client adds to messages; None if only the model's name is known.
-        """
-        arguments = model, client
-        if self._last_meter is None or self._last_meter[0] != arguments:
-            rules = client or rules_of_unknown_client(model)
-
-            def create() -> TokenMeter:
-                counter = self._counter or counter_for(model)
-                return TokenMeter(counter, MessageFraming().for_client(rules, counter.count))
-
-            meter = self._meters.of((rules, model if isinstance(model, str) else f"{model}"), create)
-            self._last_meter = arguments, meter
-        return self._last_meter[1]
-
     def preload_counter(self) -> None:
         """Start to load the default token counter, because the framework is installed and will probably be used."""
         prepare(self._counter or counter_for())
 
     def declined(self, policy: str, agent_name: str | None = None) -> None:
-        """Count a reducer's call that found nothing to do; there is no span for it.
-
-        Args:
-            policy: The reducer's name, of low cardinality, as on the span of a step.
-            agent_name: The agent's name.
-        """
+        """Count a call of a reducer, with its name on spans, that found nothing to do; there is no span for it."""
         with self.suppress_errors():
             self.recorder.declined(policy, agent_name, self.framework)
 

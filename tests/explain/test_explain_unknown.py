@@ -154,7 +154,7 @@ def held(*memories, prompts=("Be kind.",), behind=()):
         with assembly.step(memory.name, config=config) as step:
             sent = [*ASKS[-memory.kept :], *behind]
             step.out(sent, budget=memory.limit, reason=DecisionReason.OVER_BUDGET, **memory.said)
-            step.amend(replace(step.report, beside=list(behind)))
+            step.report = replace(step.report, beside=list(behind))
     assembly.end()
     return as_ledger(telemetry.spans), telemetry.span("assemble_context").attributes
 
