@@ -303,7 +303,7 @@ def _write_output(policy: AssemblyPolicy, step: Step, outcome: Outcome, ledger: 
     if events is view and not verdicts:
         return
     if isinstance(events, View) and events.history is view.history:
-        if (not view.history.echoes or echoes_stand_in(events)) and _write_verdicts(step, events, verdicts):
+        if (not events.is_slice or echoes_stand_in(events)) and _write_verdicts(step, events, verdicts):
             step.view_out = events
             return
     elif isinstance(events, Edited) and events.view.history is view.history:
