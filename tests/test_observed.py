@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 import weakref
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -586,3 +587,13 @@ def test_alerts_are_logged_also_where_no_span_records_and_nothing_is_measured():
         step.overflow(budget=1, needed=2)
     assembly.end()
     assert [log.log_record.event_name for log in logs.get_finished_logs()] == ["assembly.alert", "assembly.overflow"]
+
+
+def test_an_output_that_the_framework_changes_later_is_recorded_as_it_was_reported(observed, recorder):
+    assembly = observed.begin(Conversation(), [user("first"), user("second")])
+    with assembly.step("window", kind="reduction") as step:
+        output = [user("second")]
+        step.record(replace(step.report, after=output))
+        output.append(user("added later"))
+    assembly.end()
+    assert recorder.span("apply_policy window").attributes["assembly.events.out"] == 1

@@ -95,7 +95,8 @@ class AssemblerBase:
         if self._last_meter is None or self._last_meter[0] != arguments:
             counter = self._counter or counter_for(model)
             rules = client or rules_of_unknown_client(model)
-            key = rules, None if self._counter is not None else model
+            # A framework's model name may be another type than a string.
+            key = rules, None if self._counter is not None else f"{model}"
             meter = self._meters.of(key, lambda: self._new_meter(counter, rules))
             self._last_meter = arguments, meter
         return self._last_meter[1]

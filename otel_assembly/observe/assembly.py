@@ -158,12 +158,9 @@ class ObservedAssembly(OpenAssembly):
             step.error, step.overflow = observed.error, observed.reported_overflow
             record.overflow = record.overflow or observed.reported_overflow
             if report.after is not None:
-                inputs, outputs = (
-                    inputs[: len(step.view_in)],
-                    list(report.after),
-                )  # a concurrent turn may have extended it
-                with record.ledger.lock:
-                    self._compare(step, report, inputs, outputs)
+                outputs = list(report.after)
+                with record.ledger.lock:  # a concurrent assembly may have appended to the list of the input
+                    self._compare(step, report, inputs[: len(step.view_in)], outputs)
                 inputs = outputs
             if report.prompts is not None:
                 step.set_prompts(tuple(report.prompts))
@@ -289,7 +286,7 @@ class ObservedStep:
         self.record(
             replace(
                 self.report,
-                after=None if events is None else list(events),  # the framework may change its list later
+                after=events,
                 prompts=prompts,
                 reason=reason,
                 verdicts=verdicts,
@@ -304,8 +301,10 @@ class ObservedStep:
         )
 
     def record(self, report: StepReport) -> None:
-        """Record a report of the policy, whose output must not change later; a later report replaces an earlier one."""
+        """Record a report of the policy; a later report replaces an earlier one."""
         self._time.stop()
+        if report.after is not None:  # the framework may change its list before the assembly ends
+            report = replace(report, after=list(report.after))
         self.report = report
         self._assembly.done_ns = time.time_ns()
         if report.alerts:
