@@ -118,8 +118,10 @@ def shared_front(first: Sequence[Any], second: Sequence[Any]) -> int:
     most = min(len(first), len(second))
     if not most or first[0] is not second[0]:
         return 0
-    if first[most - 1] is second[most - 1] and equal(first[:most], second[:most]):
-        return most
+    if first[most - 1] is second[most - 1]:  # usual, and faster than to search for the first difference
+        fronts = (items if len(items) == most else items[:most] for items in (first, second))
+        if equal(*fronts):
+            return most
     prefix = 0
     while prefix < most and equal(first[prefix : prefix + _CHUNK], second[prefix : prefix + _CHUNK]):
         prefix += _CHUNK

@@ -14,6 +14,7 @@ from otel_assembly.decision import DecisionOutcome, DecisionReason, Overflow, Ov
 from otel_assembly.errors import error_type, is_failure
 from otel_assembly.ledger.snapshot import ItemGroup, StepCompaction, item_id_runs
 from otel_assembly.matching.sequence_diff import diff_sequences
+from otel_assembly.messages.content_snapshot import equal
 from otel_assembly.messages.event_facts import describe
 from otel_assembly.observe.step_report import StepReport
 from otel_assembly.recorder import NULL_RECORDING
@@ -157,10 +158,12 @@ class ObservedAssembly(OpenAssembly):
             step = self.begin_step(report.policy, report.kind, report.config)
             step.error, step.overflow = observed.error, observed.reported_overflow
             record.overflow = record.overflow or observed.reported_overflow
-            if report.after is not None:
-                outputs = list(report.after)
-                with record.ledger.lock:  # a concurrent assembly may have appended to the list of the input
-                    self._compare(step, report, inputs[: len(step.view_in)], outputs)
+            after, size = report.after, len(step.view_in)
+            if after is not None and (after is not inputs or report.verdicts):
+                before = inputs if len(inputs) == size else inputs[:size]  # a concurrent assembly appended to it
+                outputs = before if after is inputs else after if isinstance(after, list) else list(after)
+                with record.ledger.lock:
+                    self._compare(step, report, before, outputs)
                 inputs = outputs
             if report.prompts is not None:
                 step.set_prompts(tuple(report.prompts))
@@ -303,8 +306,10 @@ class ObservedStep:
     def record(self, report: StepReport) -> None:
         """Record a report of the policy; a later report replaces an earlier one."""
         self._time.stop()
-        if report.after is not None:  # the framework may change its list before the assembly ends
-            report = replace(report, after=list(report.after))
+        after, known = report.after, self._assembly.events
+        if after is not None:  # copied, because the framework may change its list before the assembly ends
+            has_same_ends = len(after) == len(known) > 0 and after[0] is known[0] and after[-1] is known[-1]
+            report = replace(report, after=known if has_same_ends and equal(known, after) else list(after))
         self.report = report
         self._assembly.done_ns = time.time_ns()
         if report.alerts:
