@@ -7,19 +7,19 @@ the previous list contained keeps its item id at any position.
 from __future__ import annotations
 
 from functools import partial
-from operator import attrgetter, is_, lt
+from itertools import chain, starmap
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.history.read_events import ReadEvents, ReadHistory
-from otel_assembly.history.view import difference, intersection, to_runs
+from otel_assembly.history.view import difference, intersection, merged, to_runs
 from otel_assembly.ledger.made_items import changed_created_items, created_ids
 from otel_assembly.ledger.snapshot import InputList, ItemIds
-from otel_assembly.matching.event_index import EventMatcher
 from otel_assembly.matching.sequence_diff import diff_sequences
 from otel_assembly.messages.content_snapshot import DescribedEvent, changed, contents, equal, readable, says_the_same
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from otel_assembly._internal.slices import Slices
     from otel_assembly.history.view import Run
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 _FACTS: Final = attrgetter("facts")
 #: The number of messages whose contents are compared in one slice.
 _COMPARED: Final = 2_048
-#: The number of events of a shared part that are compared: the first and the last.
-_ENDS: Final = 2
 
 
 def replace_copies(known: InputList, events: list[Any], described: DescribedEvents) -> Slices[bool]:
@@ -136,88 +134,44 @@ def _is_unchanged(old: InputList, at: int, new: InputList, place: int) -> bool:
 def number_read_events(
     old: NumberedHistory | None, events: ReadEvents, new_item_ids: Callable[[int], int]
 ) -> InputList:
-    """Number events that were read before the assembly. The cost depends on the number of new events.
+    """Number events that were read before the assembly. An event of a list that both turns have keeps its item id.
 
-    That is possible because events of the previous turn, which had the input `old`, are the same objects, mostly in
-    parts of the same lists. `new_item_ids` reserves a number of new item ids, and returns the first of them.
+    All other events are compared with the rest of the previous turn, which had the input `old`. `new_item_ids` reserves
+    a number of new item ids, and returns the first of them.
     """
     read_only: Any = events  # it is used like a list, but never changed
     numbered = InputList(ReadHistory(events), ItemIds(), objects=read_only, contents=read_only)
-    before: Sequence[Any] = old.history.events if old is not None else ()
-    shared = _shared_parts(before, events) if isinstance(before, ReadEvents) else []
-    runs = _match_turns(before, events, shared)
-    for at, count in _match_turns(before, events, []) or () if runs is None else runs:
-        if at is None or old is None:
-            numbered.item_ids.extend(count, new_item_ids(count))
-        else:
+    before: Any = old.history.events if old is not None else ()
+    if not isinstance(before, ReadEvents):
+        before = ReadEvents()
+    shared = _shared_parts(before, events)
+    rest_before = _rest(before, [(at, at + count) for at, _, count in shared])
+    rest = _rest(events, [(place, place + count) for _, place, count in shared])
+    matches = diff_sequences([before[at] for at in rest_before], [events[at] for at in rest], read=_FACTS).found()
+    known = {place: (at, count) for at, place, count in shared}
+    known |= {place: (rest_before[at], 1) for place, at in zip(rest, matches, strict=True) if at is not None}
+    place = 0
+    while place < len(events):
+        at, count = known.get(place, (-1, 1))
+        if at >= 0 and old is not None:
             numbered.item_ids.extend_from(old.item_ids, at, at + count)
+        else:
+            numbered.item_ids.extend(1, new_item_ids(1))
+        place += count
     return numbered
 
 
 def _shared_parts(before: ReadEvents, events: ReadEvents) -> list[tuple[int, int, int]]:
-    """Return the parts of more than two events that two turns share, each as its place before and now, and its length.
-
-    A list with several parts in a turn is left out, because an event of it can move from one part to another.
-    """
-    (old_parts, parts), shared = (_single_parts(before), _single_parts(events)), list[tuple[int, int, int]]()
-    for list_id, (place, start, stop) in parts.items():
-        at, start_before, stop_before = old_parts.get(list_id, (0, -1, 0))
-        count = min(stop, stop_before) - start
-        if start == start_before and count > _ENDS and (not shared or at > shared[-1][0]):
-            shared.append((at, place, count))
+    """Return the parts of lists that two turns share: their place before and now, and their length."""
+    shared: list[tuple[int, int, int]] = []
+    for place, (events_list, start, stop) in zip(events.starts, events.parts, strict=False):
+        for at, (other, old_start, old_stop) in zip(before.starts, before.parts, strict=False):
+            first, end = max(start, old_start), min(stop, old_stop)
+            if other is events_list and first < end:
+                shared.append((at + first - old_start, place + first - start, end - first))
     return shared
 
 
-def _single_parts(events: ReadEvents) -> dict[int, tuple[int, int, int]]:
-    """Return the place, the start and the stop of each part whose list has no other part, by the `id()` of the list."""
-    lists = [id(part) for part, _, _ in events.parts]
-    places = zip(lists, events.starts, events.parts, strict=False)
-    return {part: (place, start, stop) for part, place, (_, start, stop) in places if lists.count(part) == 1}
-
-
-def _match_turns(
-    before: Sequence[Any], events: Sequence[Any], shared: Sequence[tuple[int, int, int]]
-) -> list[tuple[int | None, int]] | None:
-    """Return runs of events that are consecutive in two turns; of a shared part, only the first and last are compared.
-
-    A run is the place of its first event in the previous turn, or None if its events are new, and its length. The
-    result is None if a shared part was not found as a whole, so that all events have to be compared.
-    """
-    old, old_places = _ends_only(before, [(at, count) for at, _, count in shared])
-    new, new_places = _ends_only(events, [(place, count) for _, place, count in shared])
-    diff = diff_sequences(old, new, read=_FACTS)
-    matches = diff.found()
-    middle = [at for at in diff.middle if at is not None]
-    if not all(map(lt, middle, middle[1:])):  # in another order, equal events without an id are matched by neighbors
-        matches = EventMatcher(old, read=_FACTS, by_identity=False).match(new)
-    parts = {place: (at, count) for at, place, count in shared}
-    ends = {place + count - 1: at + count - 1 for at, place, count in shared}
-    runs: list[tuple[int | None, int]] = []
-    newest = -1
-    for place, match in zip(new_places, matches, strict=True):
-        at = None if match is None else old_places[match]
-        expected, count = parts.get(place, (ends.get(place, at), 1))
-        # Equal events are searched only after the last match, so that a part before it is not found as a whole.
-        if at != expected or (place in parts and at is not None and newest > at):
-            return None
-        newest = max(newest, -1 if at is None else at)
-        first, length = runs[-1] if runs else (None, 0)
-        if place in ends:  # the run of its part includes it
-            continue
-        if length and (at is None if first is None else at == first + length):
-            runs[-1] = first, length + count
-        else:
-            runs.append((at, count))
-    return runs
-
-
-def _ends_only(events: Sequence[Any], parts: Sequence[tuple[int, int]]) -> tuple[list[Any], list[int]]:
-    """Return the events without those between the ends of some parts, and the place of each returned event."""
-    rest: list[Any] = []
-    places: list[int] = []
-    at = 0
-    for first, count in (*parts, (len(events) - 1, 1)):
-        rest += events[at : first + 1]
-        places += range(at, first + 1)
-        at = first + count - 1
-    return rest, places
+def _rest(events: ReadEvents, runs: Iterable[Run]) -> list[int]:
+    """Return the places of the events that are not in these runs."""
+    return list(chain.from_iterable(starmap(range, difference([(0, len(events))], merged(runs)))))

@@ -152,7 +152,6 @@ class EventMatcher:
             every turn: a reminder with a new random id is the same event while its content is the same, and a reminder
             with a constant id is a new event if its content has changed.
         rereads: Whether an event with the id of an input, but different content, is new. The input is then not matched.
-        by_identity: Whether an object that is among the inputs is matched with itself, in any order.
     """
 
     def __init__(
@@ -165,7 +164,6 @@ class EventMatcher:
         read: Read = facts_of,
         by_id: bool = True,
         rereads: bool = False,
-        by_identity: bool = True,
     ) -> None:
         #: The inputs that were matched by identity; their facts need not be read.
         self._identical: set[int] = set()
@@ -175,16 +173,13 @@ class EventMatcher:
         self._read = read
         self._by_id = by_id
         self._rereads = rereads
-        self._by_identity = by_identity
 
     def match(self, events: Sequence[Any]) -> list[int | None]:
         """Return for each event the index of its input; None for a new event."""
         index, start, matched = self._index, self._start, set[int]()
         is_whole = start == 0 and self._stop == len(index.events)
-        matches = index.places_of(events) if is_whole and self._by_identity else None
-        if not self._by_identity:
-            matches = [None] * len(events)
-        elif matches is None:
+        matches = index.places_of(events) if is_whole else None
+        if matches is None:
             matches = [self._first(index.of_object(event), start, matched) for event in events]
         else:
             matched.update(at for at in matches if at is not None)

@@ -339,6 +339,18 @@ async def test_a_turn_that_goes_from_recent_to_older_stays_the_same_item():
     assert set(first.assembly.items) == set(second.assembly.items)
 
 
+async def test_a_turn_stays_the_same_item_if_a_passage_moves_in_front_of_it():
+    docs = Source()
+    assembler, conversation = desk(docs), Context()
+    turns = [{"role": "user", "content": text} for text in ("hello 0", "hello 1", "hello 2")]
+    for number, brings in enumerate(([], [passage(2), passage(3)], [passage(3)])):
+        docs.brings = brings
+        task = Task(ASKED, older=turns[:number], recent=turns[number : number + 1])
+        context = await assembler.assemble(task, None, conversation)
+        kept = [decision for decision in context.decisions if decision.outcome.value == "kept"]
+        assert [decision.kind for decision in kept].count("request") == 1
+
+
 async def test_conversations_of_one_assembler_do_not_mix():
     assembler = desk(Source(brings=[passage(1)]))
     for name in ("a", "b"):

@@ -9,6 +9,8 @@ reason is in this list:
 * ``observed`` 601, 1233, 1888, 2334, 2600, 2674, 2816: `assembly.pairs.broken` of an observed filter that removes many
   single messages. Its pairs were found anew in its output; now they are those of the whole conversation, as for all
   other steps. It matters only if the ids of calls repeat.
+* ``gathered`` and ``gathered_long``: the item ids of turns without an id. If a retrieved passage moved in front of a
+  turn, the turn was a new item, and was counted as dropped again; now it keeps its id while the list of turns grows.
 """
 
 from __future__ import annotations
