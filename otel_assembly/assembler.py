@@ -30,8 +30,7 @@ from otel_assembly.history.token_counts import arrive, count_estimates
 from otel_assembly.ledger.ledger import Ledgers, named_conversation
 from otel_assembly.ledger.record import Record
 from otel_assembly.policies.base import INJECTION
-from otel_assembly.policies.order import checked_chain, validate_order
-from otel_assembly.policies.registry import policy_kind, trait
+from otel_assembly.policies.registry import checked_chain, policy_kind, trait, validate_order
 from otel_assembly.recorder import NULL_RECORDING, AgentIdentity
 from otel_assembly.tokens import CalibratedCounter, MessageFraming, counter_for
 from otel_assembly.tokens.models import is_ready, prepare, ready
@@ -237,7 +236,7 @@ class Assembler(AssemblerBase):
                 run_context = copy.copy(context)  # the caller may change the context during the wait
                 await ready(meter.counter)
                 meter.ready = True
-        ledger = self._ledgers.of(events, context, (type(self), self.name), recorder)
+        ledger = self._ledger(events, context)
         source = ledger.open_in_place(events) if in_place else await ledger.open_in_slices(events)
         if context.conversation_id is not None:
             self._ledgers.weigh(ledger, context, (type(self), self.name), recorder)
@@ -391,7 +390,7 @@ class Assembler(AssemblerBase):
         try:
             await assembly.apply(policy, step)
             if step.created:
-                await arrive(step.view_out, record.meter, in_place=assembly.in_place)
+                await arrive(step.after.view, record.meter, in_place=assembly.in_place)
         except BaseException as error:
             step.error, name = error, type(error).__name__
             if isinstance(error, ContextOverflowError):

@@ -94,12 +94,10 @@ class PolicyTime(AbstractContextManager[None], Protocol):
 class Recording(Protocol):
     """Records one running assembly. No method raises: a failure of telemetry is logged.
 
-    A recording is at one of three levels: the span is sampled (`recorded` and `measured`), only metrics are exported
-    (`measured`), or neither (alerts, overflows and halts are still exported as events).
+    If neither the span is sampled nor metrics are exported, `measured` is False. Alerts, overflows and halts are still
+    exported as events then.
     """
 
-    #: Whether the assembly's span is recorded.
-    recorded: bool
     #: A reference to the assembly's span, for a halt that occurs while no assembly of the conversation is running.
     assembly_reference: Any
     #: Whether a span or a metric records numbers; if not, they are not computed.
@@ -212,7 +210,7 @@ class Recorder(Protocol):
 
 
 class _NullRecording(nullcontext[None]):
-    recorded = measured = False
+    measured = False
     assembly_reference = None
 
     def policy(self, *_: Any, **__: Any) -> Self:

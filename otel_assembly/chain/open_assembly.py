@@ -37,9 +37,8 @@ from otel_assembly.chain.policy_contract import (
 from otel_assembly.chain.step_diff import EXITS, echoes_stand_in, write_compactions, write_new_history
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome
 from otel_assembly.errors import PolicyContractError
-from otel_assembly.history.edited import Edited
-from otel_assembly.history.view import View, difference, reader
-from otel_assembly.ledger.record import CALLER, mark_exported, totals_of
+from otel_assembly.history.view import Edited, View, difference, reader
+from otel_assembly.ledger.record import totals_of
 from otel_assembly.ledger.snapshot import ItemGroup, PendingUsage, Step
 from otel_assembly.matching.sequence_diff import SequenceDiff
 from otel_assembly.messages.provider_rules import rules_of_unknown_client
@@ -123,28 +122,10 @@ class OpenAssembly:
 
     def begin_step(self, policy: str, kind: str | None, config: Mapping[str, Any]) -> Step:
         """Add a step whose input, and so far also its output, is the output of the previous step."""
-        record = self.record
-        if record.steps:
-            last = record.steps[-1]
-            prompts, sources, numbered, view = last.prompts_out, last.sources, last.numbered_out, last.view_out
-        else:
-            prompts, sources = record.prompts_in, (CALLER,) * len(record.prompts_in)
-            numbered, view = record.ledger_input.numbered, record.ledger_input.view
-        step = Step(
-            policy=policy,
-            index=len(record.steps),
-            kind=kind,
-            config=config,
-            prompts_in=prompts,
-            prompts_out=prompts,
-            sources=sources,
-            numbered_in=numbered,
-            view_in=view,
-            numbered_out=numbered,
-            view_out=view,
-            earlier=tuple(record.steps),
-        )
-        record.steps.append(step)
+        steps = self.record.steps
+        before = steps[-1].after if steps else self.record.start
+        step = Step(policy, len(steps), kind, config, before, before, earlier=tuple(steps))
+        steps.append(step)
         return step
 
     async def apply(self, policy: AssemblyPolicy, step: Step) -> None:
@@ -156,8 +137,8 @@ class OpenAssembly:
             outcome = await run(policy, step, context, in_place=self.in_place)
         finally:
             step.halts = len(context.emitted) - halts
-        same = outcome.prompts is step.prompts_in
-        prompts, alerts = step.prompts_in if same else prompts_of(step, outcome.prompts), tuple(outcome.alerts)
+        same = outcome.prompts is step.before.prompts
+        prompts, alerts = step.before.prompts if same else prompts_of(step, outcome.prompts), tuple(outcome.alerts)
         _write_output(policy, step, outcome, self.record.ledger)
         if not same:
             step.set_prompts(prompts)
@@ -212,10 +193,7 @@ class OpenAssembly:
         is_counted = is_kept and (recording.measured or isinstance(counter, CalibratedCounter))
         totals = self.totals() if is_counted else None
         if recording is not NULL_RECORDING:
-            record.previous_id = ledger.recorded_id
             yield from recording.finish(record)
-            if recording.recorded:
-                mark_exported(record)
         if is_kept:
             if record.named is not None:
                 record.named.assemblies += 1
@@ -279,11 +257,11 @@ async def _call_decide(policy: Any, step: Step, context: Context, *, in_place: b
     The policy receives an immutable view. Only dicts in it can be changed in place, so those that it reads are checked.
     """
     copies: MessageCopies = {}
-    before, has_dicts = reader.get(), step.view_in.history.of_dicts
+    before, has_dicts = reader.get(), step.before.view.history.of_dicts
     try:
         if has_dicts or before is not None:
             reader.set(partial(copy_containers, copies) if has_dicts else None)
-        outcome = policy.decide(step.prompts_in, step.view_in, context)
+        outcome = policy.decide(step.before.prompts, step.before.view, context)
         if type(outcome) is CoroutineType or isawaitable(outcome):
             outcome = sync_calls.run_blocking(outcome) if in_place and waits(policy, context) else await outcome
     finally:
@@ -300,12 +278,12 @@ async def _call_decide(policy: Any, step: Step, context: Context, *, in_place: b
 def _write_output(policy: AssemblyPolicy, step: Step, outcome: Outcome, ledger: Ledger) -> None:
     """Write the output events to `step`: from consistent verdicts, else by comparing the output with the input."""
     events: Any = outcome.events
-    verdicts, view = outcome.decisions, step.view_in
+    verdicts, view = outcome.decisions, step.before.view
     if events is view and not verdicts:
         return
     if isinstance(events, View) and events.history is view.history:
         if (not events.is_slice or echoes_stand_in(events)) and _write_verdicts(step, events, verdicts):
-            step.view_out = events
+            step.set_events(events)
             return
     elif isinstance(events, Edited) and events.view.history is view.history:
         kept = events.view.pick_positions(position for position in events.positions if position is not None)
@@ -334,9 +312,9 @@ def _write_verdicts(step: Step, kept: View, verdicts: Sequence[Verdict], edited:
         if verdict.outcome in EXITS:
             groups = exits
             parts.append(view)
-        groups.append(ItemGroup(view, step.numbered_in, verdict.outcome, verdict.reason))
+        groups.append(ItemGroup(view, step.before.numbered, verdict.outcome, verdict.reason))
     with kept.history.lock:  # no item may change its class in between
-        rest = _rest(step.view_in, parts)
+        rest = _rest(step.before.view, parts)
     retained = edited if edited is not None else kept
     if rest is None:
         return False
@@ -344,7 +322,9 @@ def _write_verdicts(step: Step, kept: View, verdicts: Sequence[Verdict], edited:
         if not all(map(retained.holds, group.view.minus(retained).positions())):
             return False
     if rest:
-        exits += [ItemGroup(view, step.numbered_in, DecisionOutcome.DROPPED, DecisionReason.POLICY) for view in rest]
+        exits += [
+            ItemGroup(view, step.before.numbered, DecisionOutcome.DROPPED, DecisionReason.POLICY) for view in rest
+        ]
     step.exits, step.pinned = tuple(exits), tuple(pinned)
     return True
 

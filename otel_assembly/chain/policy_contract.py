@@ -17,8 +17,7 @@ from otel_assembly._internal.lazy_imports import LazyModule
 from otel_assembly.chain.step_diff import write_difference, write_part
 from otel_assembly.decision import Outcome
 from otel_assembly.errors import DescribeError, PolicyContractError
-from otel_assembly.history.edited import Edited, EventList
-from otel_assembly.history.view import View
+from otel_assembly.history.view import Edited, EventList, View
 from otel_assembly.matching.sequence_diff import diff_sequences
 
 if TYPE_CHECKING:
@@ -42,10 +41,10 @@ _warned: Final[WeakSet[type]] = WeakSet()
 
 async def apply_to_lists(policy: AssemblyPolicy, step: Step, context: Context, *, in_place: bool) -> Outcome:
     """Return the outcome of a policy's `apply`, which receives lists and must change neither them nor their events."""
-    prompts, events = list(step.prompts_in), EventList(step.view_in)
+    prompts, events = list(step.before.prompts), EventList(step.before.view)
     originals = list(events)
     copies: MessageCopies = {}
-    if step.view_in.history.of_dicts:
+    if step.before.view.history.of_dicts:
         for event in originals:
             copy_containers(copies, event)
     try:
@@ -56,13 +55,13 @@ async def apply_to_lists(policy: AssemblyPolicy, step: Step, context: Context, *
         changed = restore(copies)
     if changed:
         raise changed_input_error(step, changed)
-    if prompts != list(step.prompts_in) or len(events) != len(originals) or not all(map(is_, events, originals)):
+    if prompts != list(step.before.prompts) or len(events) != len(originals) or not all(map(is_, events, originals)):
         problem = "changed the list that it was given; return a new list instead"
         raise PolicyContractError(step.policy, step.index, problem)
     if not isinstance(result, tuple) or len(result) != 2 or not all(map(_is_sequence, result)):
         problem = f"returned {type_text(result)}, expected (prompts, events): two sequences"
         raise PolicyContractError(step.policy, step.index, problem)
-    return Outcome(result[0], step.view_in if result[1] is events else result[1])
+    return Outcome(result[0], step.before.view if result[1] is events else result[1])
 
 
 def copy_containers(copies: MessageCopies, event: Any) -> Any:
@@ -95,7 +94,7 @@ def restore(copies: MessageCopies) -> set[int]:
 
 def changed_input_error(step: Step, changed: Iterable[int]) -> PolicyContractError:
     """Return the error for messages that a policy changed in place; it names the first one."""
-    index = next(index for index, event in enumerate(step.view_in) if id(event) in changed)
+    index = next(index for index, event in enumerate(step.before.view) if id(event) in changed)
     problem = f"changed event {index} of its input in place (it was put back); return a changed copy instead"
     return PolicyContractError(step.policy, step.index, problem)
 
@@ -113,11 +112,11 @@ def compare_output(policy: AssemblyPolicy, step: Step, outcome: Outcome, ledger:
     if not _is_sequence(events):
         problem = f"returned events that are a {type(events).__name__}, expected a sequence"
         raise PolicyContractError(step.policy, step.index, problem)
-    history, verdicts = step.view_in.history, outcome.decisions
+    history, verdicts = step.before.view.history, outcome.decisions
     is_view = isinstance(events, View) and events.history is history
     are_true = write_part(step, events, verdicts) if is_view else None
     if are_true is None:
-        inputs, outputs = list(step.view_in), list(events)
+        inputs, outputs = list(step.before.view), list(events)
         try:
             diff = diff_sequences(inputs, outputs, read=ledger.facts_of)
             write_difference(step, inputs, outputs, diff, verdicts, ledger)

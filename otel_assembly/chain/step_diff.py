@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from otel_assembly.decision import Compaction, Verdict
     from otel_assembly.ledger.ledger import Ledger
     from otel_assembly.ledger.snapshot import Step
+    from otel_assembly.matching.event_index import Read
     from otel_assembly.matching.sequence_diff import SequenceDiff
-    from otel_assembly.messages.event_facts import EventFacts
-
-    Read = Callable[[Any], EventFacts | None]
 
     Tag = tuple[DecisionOutcome, DecisionReason]
 
@@ -54,14 +52,14 @@ def write_difference(
         stands_in: Whether events that left were compacted if new events are in their place. If not, they were dropped.
         index: Returns an index of the input events, if there is one.
     """
-    view, kept = step.view_in, diff.kept
+    view, kept = step.before.view, diff.kept
     part = _part_of(view, kept, inputs, events, diff, ledger) if diff.in_order else None
     if part is not None:
-        step.view_out = part
+        step.set_events(part)
     else:
         write_new_history(step, inputs, events, diff, ledger)
         indexes = [at for at in diff.middle if at is not None]
-        step.moved = tuple(sorted(step.numbered_in.item_ids.of(view.position(at)) for at in moved(indexes)))
+        step.moved = tuple(sorted(step.before.numbered.item_ids.of(view.position(at)) for at in moved(indexes)))
     removed = difference([(0, diff.length)], kept)
     replaced = diff.replaced() if stands_in and None in diff.middle else []
     tag_of = _true_verdicts(inputs, verdicts, removed, index) if verdicts else {}
@@ -76,14 +74,15 @@ def write_part(step: Step, part: View, verdicts: Sequence[Verdict]) -> bool | No
     Returns:
         Whether all verdicts are true. None if the output is no such part; then nothing is written.
     """
-    view = step.view_in
+    view = step.before.view
     indexes = list(map(view.index_of, part.positions()))
     if -1 in indexes or not all(map(lt, indexes, indexes[1:])) or not echoes_stand_in(part):
         return None
     inputs, removed = list(view), difference([(0, view.length)], to_runs(indexes))
     tag_of = _true_verdicts(inputs, verdicts, removed, None)
     _write_groups(step, removed, (), tag_of, DecisionReason.POLICY)
-    step.view_out, tagged = part, {id(inputs[at]) for at in tag_of}
+    step.set_events(part)
+    tagged = {id(inputs[at]) for at in tag_of}
     return all(id(event) in tagged for verdict in verdicts for event in verdict.events)
 
 
@@ -119,7 +118,7 @@ def _provenance(step: Step, diff: SequenceDiff, compacted: Sequence[Run], ledger
     If as many events were compacted in one place as are new there, each new event replaces one of them, in order. Else
     the first new event replaces all of them.
     """
-    created = iter(item for _, item in step.created)
+    created = iter(step.created)
     provenance: dict[int, Sequence[Run]] = {}
     low, new = diff.front, list[int]()
     for at in (*diff.middle, diff.length - diff.back):
@@ -131,7 +130,7 @@ def _provenance(step: Step, diff: SequenceDiff, compacted: Sequence[Run], ledger
         if new and replaced:
             parts = [[(index, index + 1)] for index in indexes] if len(indexes) == len(new) else [replaced]
             for item, part in zip(new, parts, strict=False):
-                provenance[item] = ledger.leaves.of(item_id_runs(step.view_in.pick(part), step.numbered_in))
+                provenance[item] = ledger.leaves.of(item_id_runs(step.before.view.pick(part), step.before.numbered))
         low, new = max(low, at + 1), []
     return provenance
 
@@ -149,7 +148,7 @@ def _write_groups(
         runs_by_tag.setdefault(tag, []).append((at, at + 1))
     runs_by_tag = {tag: merged(runs) for tag, runs in runs_by_tag.items()}
     tagged = sorted((runs, tag) for tag, runs in runs_by_tag.items() if runs)
-    groups = [ItemGroup(step.view_in.pick(runs), step.numbered_in, *tag) for runs, tag in tagged]
+    groups = [ItemGroup(step.before.view.pick(runs), step.before.numbered, *tag) for runs, tag in tagged]
     step.exits = tuple(group for group in groups if group.outcome in EXITS)
     step.pinned = tuple(group for group in groups if group.outcome not in EXITS)
     return runs_by_tag
@@ -187,7 +186,7 @@ def write_new_history(
     With `has_copies`, a new event with the content of one that was created before is that event. If an observed step
     only appended events to its previous output, that output's history is extended instead.
     """
-    view, source = step.view_in, step.numbered_in
+    view, source = step.before.view, step.before.numbered
     new = [place for place, at in enumerate(diff.middle, diff.front) if at is None]
     created = dict(zip(new, _number(step, [events[place] for place in new], ledger, has_copies), strict=True))
     item_ids = ItemIds()
@@ -218,16 +217,15 @@ def write_new_history(
     numbered.item_ids.extend_from(item_ids, known, len(events))
     if ledger.observed:
         ledger.step_outputs[step.index] = numbered
-    step.numbered_out, step.view_out = numbered, numbered.history.view()
-    step.created = tuple((events[place], item) for place, item in created.items())
-    step.created_positions = tuple(created)
+    step.set_events(numbered.history.view(), numbered)
+    step.created = {item: place for place, item in created.items()}
 
 
 def _number(step: Step, new: Sequence[Any], ledger: Ledger, has_copies: bool) -> list[int]:
     """Return an item id for each event that is not in the input: a restored one, the previous turn's, or a new one."""
     used: set[int] = set()
     read: Read = ledger.facts_of if has_copies else lambda _: None  # an event without facts has no copies
-    restored, previous = _restored(step, new, used), ledger.created_by(step)
+    restored, previous = _restored(step, new, used), _created_before(step, ledger)
     matched: list[int | None] = [None] * len(new)
     if previous:
         matched = EventMatcher([event for event, _ in previous], read=read, by_id=False).match(new)
@@ -239,8 +237,30 @@ def _number(step: Step, new: Sequence[Any], ledger: Ledger, has_copies: bool) ->
         if restored.get(id(event)):
             items.append(restored[id(event)].pop(0))
         else:
-            items.append(previous[at][1] if at is not None else ledger.new_created_id())
+            items.append(previous[at][1] if at is not None else next(ledger.created_ids))
     return items
+
+
+def _created_before(step: Step, ledger: Ledger) -> Sequence[tuple[Any, int]]:
+    """Return the events that this step created in the last assembly, with their item ids.
+
+    Left out are dicts that changed in place since, and events that are in the step's input now. Of an observed step,
+    also those in the assembly's input: the output of a framework's own code can be its next input.
+    """
+    before = ledger.last.step_like(step)
+    if before is None or not before.created:
+        return ()
+    present = step.before.numbered.among(before.created).union(before.restored_items)  # those are matched as input
+    if ledger.observed and step.earlier:
+        present |= step.earlier[0].before.numbered.among(before.created)
+    texts = before.created_texts
+
+    def is_changed(event: Any, item: int) -> bool:
+        return isinstance(event, dict) and ((facts := ledger.facts_of(event)) is None or facts.texts != texts[item])
+
+    return [
+        (event, item) for event, item in before.created_events if item not in present and not is_changed(event, item)
+    ]
 
 
 def _restored(step: Step, events: Sequence[Any], used: set[int], read: Read | None = None) -> dict[int, list[int]]:
@@ -252,9 +272,9 @@ def _restored(step: Step, events: Sequence[Any], used: set[int], read: Read | No
     """
     if not (events and any(earlier.exits for earlier in step.earlier)):
         return {}
-    first, item_ids, restored = step.earlier[0], step.numbered_in.item_ids, dict[int, list[int]]()
-    created = [pair for earlier in step.earlier for pair in earlier.created]
-    inputs = first.numbered_in.event_index()
+    first, item_ids, restored = step.earlier[0], step.before.numbered.item_ids, dict[int, list[int]]()
+    created = [pair for earlier in step.earlier for pair in earlier.created_events]
+    inputs = first.before.numbered.event_index()
     creations = EventIndex([event for event, _ in created], lambda at: read(created[at][0]) if read else None)
     for event in events:
         facts = None if read is None else read(event)
@@ -264,9 +284,9 @@ def _restored(step: Step, events: Sequence[Any], used: set[int], read: Read | No
             positions, places = inputs.copies_of(event, facts), creations.copies_of(event, facts)
         else:
             continue
-        input_items = [first.numbered_in.item_ids.of(at) for at in positions if first.view_in.holds(at)]
+        input_items = [first.before.numbered.item_ids.of(at) for at in positions if first.before.view.holds(at)]
         for item in (*input_items, *(created[at][1] for at in places)):
-            if item not in used and not any(map(step.view_in.holds, item_ids.find([item]))):
+            if item not in used and not any(map(step.before.view.holds, item_ids.find([item]))):
                 used.add(item)
                 restored.setdefault(id(event), []).append(item)
                 step.restored_items = (*step.restored_items, item) if item in input_items else step.restored_items
@@ -276,18 +296,18 @@ def _restored(step: Step, events: Sequence[Any], used: set[int], read: Read | No
 
 def write_compactions(step: Step, compactions: Sequence[Compaction], ledger: Ledger) -> None:
     """Write the step's successful compactions to `step` by item id, and the items that each summary replaces."""
-    created = {id(event): item_id for event, item_id in step.created}
+    created = {id(event): item_id for event, item_id in step.created_events}
     recorded: list[StepCompaction] = []
     for compaction in compactions:
         result, events = created.get(id(compaction.into)), compaction.events
         # A summary that was only used again is skipped: its provenance is known, and as long as the conversation.
         if result is not None and (compaction.attempts or result not in ledger.leaves):
-            if not (isinstance(events, View) and events.history is step.view_in.history):
+            if not (isinstance(events, View) and events.history is step.before.view.history):
                 wanted = set(map(id, events))
-                events = step.view_in.pick(
-                    to_runs(index for index, event in enumerate(step.view_in) if id(event) in wanted)
+                events = step.before.view.pick(
+                    to_runs(index for index, event in enumerate(step.before.view) if id(event) in wanted)
                 )
-            provenance = tuple(item_id_runs(events, step.numbered_in))
+            provenance = tuple(item_id_runs(events, step.before.numbered))
             ledger.leaves.remember(result, provenance)
             recorded.append(StepCompaction(provenance, result, tuple(compaction.attempts)))
     step.compactions = tuple(recorded)

@@ -8,7 +8,6 @@ from contextlib import suppress
 from functools import partial
 from itertools import accumulate, compress, islice
 from typing import TYPE_CHECKING, Final
-from weakref import WeakKeyDictionary
 
 from otel_assembly.history.tool_pairs import ECHO, ORPHAN, PAIRED
 from otel_assembly.history.view import Column, Run, View, difference, intersection, is_in, merged, to_runs
@@ -17,7 +16,6 @@ from otel_assembly.messages.event_facts import EventKind
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from otel_assembly._internal.threads import ThreadLimit
     from otel_assembly.history.history import History
     from otel_assembly.tokens import TokenMeter
 
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
 MOST_COUNTED: Final = 4 * 1024 * 1024
 #: New text of more bytes than this (about 3 ms of counting) is counted in a thread if the caller is asynchronous.
 _MOST_IN_PLACE: Final = 64 * 1024
-#: The most threads per event loop in which one meter counts concurrently.
-_MOST_THREADS: Final = 4
 #: The assumed bytes of text per token if no event of the call was counted.
 _BYTES_PER_TOKEN: Final = 4
 _KINDS: Final = len(EventKind)
@@ -216,17 +212,6 @@ class TokenTable:
         return sums
 
 
-#: The thread limit of each meter. It is per meter, so that a counter that hangs delays no conversation of other meters.
-_limits: Final[WeakKeyDictionary[TokenMeter, ThreadLimit]] = WeakKeyDictionary()
-
-
-def _threads(meter: TokenMeter) -> ThreadLimit:
-    from otel_assembly._internal.threads import ThreadLimit  # lazy, because most turns need no thread
-
-    limit = _limits.get(meter)
-    return limit if limit is not None else _limits.setdefault(meter, ThreadLimit("tokens", _MOST_THREADS))
-
-
 async def arrive(view: View, meter: TokenMeter, *, in_place: bool = False) -> None:
     """Count the new events of a view's history, in a thread if they would block the event loop for long.
 
@@ -235,7 +220,7 @@ async def arrive(view: View, meter: TokenMeter, *, in_place: bool = False) -> No
     table, offsets = view.history.table(meter), view.history.offsets
     uncounted = offsets[view.end] - offsets[min(view.end, len(table.counts))]
     if not in_place and min(uncounted, MOST_COUNTED) > _MOST_IN_PLACE:
-        await _threads(meter).run(partial(table.arrive, view.end))
+        await meter.threads.run(partial(table.arrive, view.end))
     table.arrive(view.end)
 
 
@@ -250,4 +235,4 @@ async def count_estimates(view: View, meter: TokenMeter, *, in_place: bool = Fal
             if in_place:
                 table.exact(view)
             else:
-                await _threads(meter).run(partial(table.exact, view))
+                await meter.threads.run(partial(table.exact, view))

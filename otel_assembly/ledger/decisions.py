@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from otel_assembly.history.view import View
     from otel_assembly.ledger.record import Record
-    from otel_assembly.ledger.snapshot import ItemGroup, NumberedHistory, Snapshot, Step
+    from otel_assembly.ledger.snapshot import ItemGroup, NumberedHistory, Step
 
 
 def exits_of(record: Record) -> Iterator[Decision]:
@@ -27,17 +27,19 @@ def decisions_of(record: Record) -> Iterator[Decision]:
     """Yield a decision for each change of an item's state since the previous assembly; none if nothing is sent."""
     if record.error is not None:
         return
-    last, sent = record.last, record.sent
-    injected = _injected(record, last)
-    for step in record.steps:
-        exits_before = last.exits_of(step) if last is not None else ()
-        yield from _exits(record, subtract_groups(lasting_exits(record.steps, step.index), exits_before), step)
-        injected_items = {item for item in step.injected if injected.get(item) is step}
-        for position in _positions_of(step.numbered_out, step.view_out, injected_items):
-            yield _decision(record, step.numbered_out, position, DecisionOutcome.INJECTED, DecisionReason.POLICY, step)
-    yield from _kept(record, last, injected)
-    for step in record.steps:
-        previous = last.step_like(step) if last is not None else None
+    steps, last, sent = record.steps, record.last, record.sent
+    # An item that the previous assembly created, too, is not injected again, but kept.
+    new = record.made.difference(item for step in last.steps for item in step.created)
+    injected = {item: step for step in steps for item in step.created if item in new}
+    for step in steps:
+        exits = subtract_groups(lasting_exits(steps, step.index), last.exits_of(step))
+        yield from _exits(record, exits, step)
+        after, items = step.after, {item for item in step.created if injected.get(item) is step}
+        for position in _positions_of(after.numbered, after.view, items):
+            yield _decision(record, after.numbered, position, DecisionOutcome.INJECTED, DecisionReason.POLICY, step)
+    yield from _kept(record, injected)
+    for step in steps:
+        previous = last.step_like(step)
         moved = set(step.moved).difference(previous.moved if previous is not None else ())
         for position in _positions_of(sent.numbered, sent.view, moved):
             yield _decision(record, sent.numbered, position, DecisionOutcome.REORDERED, DecisionReason.POLICY, step)
@@ -49,43 +51,32 @@ def _exits(record: Record, groups: Iterable[ItemGroup], step: Step) -> Iterator[
             yield _decision(record, group.numbered, position, group.outcome, group.reason, step)
 
 
-def _kept(record: Record, last: Snapshot | None, injected: Container[int]) -> Iterator[Decision]:
+def _kept(record: Record, injected: Container[int]) -> Iterator[Decision]:
     """Yield a decision for each item that was not in the previous prompt, or that is pinned for another reason."""
-    numbered, view = record.sent.numbered, record.sent.view
-    pins = {item: (reason, step) for step in record.steps for item, reason in _pinned(step.pinned)}
-    pins_before = dict(_pinned(group for step in last.steps for group in step.pinned)) if last is not None else {}
-    pinned_items = {*pins, *pins_before}
-    changed = {item for item in pinned_items if (pins[item][0] if item in pins else None) is not pins_before.get(item)}
-    before = set(last.numbered.of(last.view)) if last is not None else set()
-    returning, created = _returning(record, last), record.made
-    for position in view.positions():
-        item = numbered.item_ids.of(position)
-        if (item not in before and item not in injected) or (item in changed and item not in created):
-            reason, step = pins.get(item, (DecisionReason.FITS, returning.get(item)))
-            yield _decision(record, numbered, position, DecisionOutcome.KEPT, reason, step)
-
-
-def _injected(record: Record, last: Snapshot | None) -> dict[int, Step]:
-    """Return the items that this assembly created for the first time, each with the last step that injected it.
-
-    An item that the previous assembly created too is not injected again, but kept.
-    """
-    created = record.made - {item for _, item in last.created} if last is not None else record.made
-    return {item: step for step in record.steps for item in step.injected if item in created}
-
-
-def _returning(record: Record, last: Snapshot | None) -> dict[int, Step]:
-    """Return the items that a step removed in the previous assembly, and not in this one, each with that step."""
+    numbered, last = record.sent.numbered, record.last
+    pins, pins_before = _pins(record.steps), _pins(last.steps)
+    before, created = set(last.numbered.of(last.view)), record.made
+    #: By item that a step removed in the previous assembly, and not in this one, that step.
     returning: dict[int, Step] = {}
     for step in record.steps:
-        before = last.exits_of(step) if last is not None else ()
-        for group in subtract_groups(before, lasting_exits(record.steps, step.index), tagged=False):
+        exits = lasting_exits(record.steps, step.index)
+        for group in subtract_groups(last.exits_of(step), exits, tagged=False):
             returning.update(dict.fromkeys(group.numbered.of(group.view), step))
-    return returning
+    for position in record.sent.view.positions():
+        item = numbered.item_ids.of(position)
+        reason, step_of_pin = pins.get(item, (None, None))
+        is_changed = reason is not pins_before.get(item, (None, None))[0] and item not in created
+        if is_changed or (item not in before and item not in injected):
+            step_of_item = step_of_pin or returning.get(item)
+            yield _decision(
+                record, numbered, position, DecisionOutcome.KEPT, reason or DecisionReason.FITS, step_of_item
+            )
 
 
-def _pinned(groups: Iterable[ItemGroup]) -> Iterator[tuple[int, DecisionReason]]:
-    return ((item, group.reason) for group in groups for item in group.numbered.of(group.view))
+def _pins(steps: Iterable[Step]) -> dict[int, tuple[DecisionReason, Step]]:
+    """Return the items that the steps kept as an exception to the policy's rule, with the reason and the last step."""
+    pinned = ((group, step) for step in steps for group in step.pinned)
+    return {item: (group.reason, step) for group, step in pinned for item in group.numbered.of(group.view)}
 
 
 def _positions_of(numbered: NumberedHistory, view: View, items: AbstractSet[int]) -> Iterator[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from html import escape
 from typing import TYPE_CHECKING, Final
 
@@ -27,7 +28,8 @@ def _parts(record: Record, arrow: str) -> Iterator[str]:
     if record.error is not None:
         yield f"nothing is sent ({type(record.error).__name__})"
     if record.halt is not None:
-        yield f"halted by {_one_line(record.halt.source)}"
+        source = record.halt.source
+        yield f"halted by {source if source.isascii() and source.isprintable() else ascii(source)}"
 
 
 def _numbers(record: Record, arrow: str) -> Iterator[str]:
@@ -37,19 +39,10 @@ def _numbers(record: Record, arrow: str) -> Iterator[str]:
     method = "" if totals.method == "exact" else f" ({totals.method})"
     yield f"{totals.tokens_in:,} {arrow} {totals.tokens_out:,}{of_limit} tokens{method}"
     yield f"{totals.events_in:,} {arrow} {totals.events_out:,} events"
-    for count, outcome in (
-        (totals.dropped, "dropped"),
-        (totals.compacted, "compacted"),
-        (totals.events_injected, "injected"),
-    ):
-        if count:
-            yield f"{count:,} {outcome}"
+    counts = {"dropped": totals.dropped, "compacted": totals.compacted, "injected": totals.events_injected}
+    yield from (f"{count:,} {outcome}" for outcome, count in counts.items() if count)
     if totals.overflow is not None:
         yield f"over by {totals.overflow.excess:,} {totals.overflow.unit} ({totals.overflow.cause})"
-
-
-def _one_line(name: str) -> str:
-    return name if name.isascii() and name.isprintable() else ascii(name)
 
 
 #: No colors are set, so that the text is readable on light and on dark pages.
@@ -60,11 +53,11 @@ _LEFT: Final = ' style="text-align: left; padding: 2px 8px"'
 def html_of(record: Record) -> str:
     """Return an assembly as HTML for a notebook: the prompt's tokens by kind, and the items that policies removed."""
     head = " · ".join(escape(part) for part in _parts(record, "→"))
-    tables = [_table(("in the prompt", "tokens", "share"), _kind_rows(record)), _table(_EXIT_HEAD, _exit_rows(record))]
+    tables = (
+        _table(("in the prompt", "tokens", "share"), _kind_rows(record)),
+        _table(("left by", "rule", "items", "tokens"), _exit_rows(record)),
+    )
     return f"<div><div><strong>Assembly, turn {record.turn:,}</strong>: {head}</div>{''.join(tables)}</div>"
-
-
-_EXIT_HEAD: Final = ("left by", "rule", "items", "tokens")
 
 
 def _kind_rows(record: Record) -> Iterator[tuple[str, ...]]:
@@ -80,25 +73,22 @@ def _kind_rows(record: Record) -> Iterator[tuple[str, ...]]:
 def _exit_rows(record: Record) -> Iterator[tuple[str, ...]]:
     if record.error is not None:
         return
-    sums: dict[tuple[str, str], list[int]] = {}
+    items, tokens = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for step in record.steps:
         for group in step.exits:
-            row = sums.setdefault((step.policy, group.reason), [0, 0])
-            row[0] += len(group.view)
-            row[1] += record.items_tokens(group.view)
-    for (policy, reason), (items, tokens) in sums.items():
-        yield policy, reason, f"{items:,}", f"{tokens:,}"
+            items[step.policy, group.reason] += group.view.length
+            tokens[step.policy, group.reason] += record.items_tokens(group.view)
+    for rule, count in items.items():
+        yield *rule, f"{count:,}", f"{tokens[rule]:,}"
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     """Return an HTML table whose last two columns are numbers, aligned right; an empty string if it has no rows."""
-    texts = len(head) - 2
-    body = "".join(f"<tr>{_cells('td', row, texts)}</tr>" for row in rows)
-    if not body:
-        return ""
-    head_cells = _cells("th", head, texts)
-    return f'<table style="margin: 6px 0"><thead><tr>{head_cells}</tr></thead><tbody>{body}</tbody></table>'
+    styles = [_LEFT] * (len(head) - 2) + [_RIGHT] * 2
 
+    def cells(tag: str, row: tuple[str, ...]) -> str:
+        return "".join(f"<{tag}{style}>{escape(cell)}</{tag}>" for style, cell in zip(styles, row, strict=True))
 
-def _cells(tag: str, row: tuple[str, ...], texts: int) -> str:
-    return "".join(f"<{tag}{_LEFT if at < texts else _RIGHT}>{escape(cell)}</{tag}>" for at, cell in enumerate(row))
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    head_row = f"<thead><tr>{cells('th', head)}</tr></thead>"
+    return f'<table style="margin: 6px 0">{head_row}<tbody>{body}</tbody></table>' if body else ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from functools import partial
-from itertools import groupby
+from itertools import count, groupby
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
@@ -22,12 +22,20 @@ from otel_assembly.errors import DescribeError
 from otel_assembly.history.history import History, ListHistory, text_digest
 from otel_assembly.history.read_events import ReadEvent, ReadEvents
 from otel_assembly.history.view import Run, View, difference, to_runs
-from otel_assembly.ledger.made_items import Leaves, changed_created_items, created_by, created_ids
-from otel_assembly.ledger.rearranged import known_ids, number_read_events, replace_copies, unchanged_exported
+from otel_assembly.ledger.rearranged import (
+    changed_created_items,
+    created_ids,
+    known_ids,
+    number_read_events,
+    replace_copies,
+    unchanged_exported,
+)
 from otel_assembly.ledger.snapshot import (
     FIRST_MADE,
+    NOTHING_SENT,
     InputList,
     ItemIds,
+    Leaves,
     LedgerInput,
     NumberedHistory,
     PendingUsage,
@@ -42,7 +50,6 @@ if TYPE_CHECKING:
     from otel_assembly._internal.slices import Slices
     from otel_assembly.context import Context
     from otel_assembly.history.token_counts import TokenTable
-    from otel_assembly.ledger.snapshot import Step
     from otel_assembly.messages.event_facts import EventFacts
 
 Key = TypeVar("Key")
@@ -74,7 +81,8 @@ class Ledger:
         self.step_outputs: dict[int, NumberedHistory] = {}
         self.lock = new_lock()
         self.turns = 0
-        self.last: Snapshot | None = None
+        #: The last assembly's prompt, and the steps that made it.
+        self.last = NOTHING_SENT
         #: The id of the last assembly whose span was recorded.
         self.recorded_id: str | None = None
         #: The exported items (items that spans of recorded assemblies describe), as runs, and their token counter.
@@ -84,7 +92,8 @@ class Ledger:
         self.exported_table: tuple[TokenTable, int] | None = None
         self.pending_usage: PendingUsage | None = None
         self.next_item = 0
-        self._next_created = FIRST_MADE
+        #: The item ids of events that steps create.
+        self.created_ids = count(FIRST_MADE)
         self._numbered: NumberedHistory | None = None
         #: The work of assemblies in slices, one assembly at a time.
         self.serial_slices = SerialSlices(self.lock)
@@ -107,12 +116,6 @@ class Ledger:
             self.next_item += count
             return first
 
-    def new_created_id(self) -> int:
-        """Reserve an item id for an event that a step created, and return it. These ids start at `FIRST_MADE`."""
-        with self.lock:
-            self._next_created += 1
-            return self._next_created - 1
-
     def prefix_hash(self, prompts: tuple[str, ...], view: View) -> str:
         """Return a hash of the text of a prefix, as 16 hex digits.
 
@@ -130,10 +133,6 @@ class Ledger:
         self._hashed_prefix = prompts, view, state
         digest: str = state.hexdigest()
         return digest
-
-    def created_by(self, step: Step) -> Sequence[tuple[Any, int]]:
-        """Return the events that a step created in the last assembly, with their item ids (see `made_items`)."""
-        return created_by(self.last, step, self.facts_of, observed=self.observed)
 
     @property
     def size(self) -> int:
@@ -195,7 +194,7 @@ class Ledger:
             old, numbered = numbered, NumberedHistory(history, ItemIds())
             self._numbered = numbered
             if old is not None:  # the conversation was loaded again
-                self._number(numbered, known_ids(old, history.events, None, self.facts_of))
+                self._number(numbered, known_ids(old, history.events, NOTHING_SENT, self.facts_of))
                 self._forget_absent(old, numbered)
         new = view.end - numbered.item_ids.end
         if new > 0:
@@ -224,7 +223,7 @@ class Ledger:
                 return (yield from self._open_rearranged(old, events))
         known = len(old.history.events)
         if new := old.objects[known:]:
-            created = self.last.created if self.observed and self.last is not None else ()
+            created = self.last.created if self.observed else []
             item_ids = created_ids(created, old, new, self.facts_of) if created else [None] * len(new)
             yield from self._read_into(old, new, item_ids)
             if created:
@@ -236,7 +235,7 @@ class Ledger:
         """Open a list that is not the last list with messages appended: read all of it into a new history."""
         numbered = InputList(ListHistory(), ItemIds(), objects=events)
         yield from self._read_into(numbered, events, None)
-        sent = self.last if self.observed else None
+        sent = self.last if self.observed else NOTHING_SENT
         self._number(numbered, known_ids(old, events, sent, self.facts_of))
         self._forget_absent(old, numbered)
         self._numbered = numbered
@@ -308,7 +307,7 @@ class Ledger:
     def _to_compare(self, source: InputList) -> ComparedMessages:
         """Return the messages of a long list that are compared."""
         start, sent, last = len(source.history.events), list[int](), self.last
-        if last is not None and last.view.length:
+        if last.view.length:
             if last.numbered is source:
                 start, front = last.view.newest_run()
                 sent += front.positions()
@@ -365,12 +364,6 @@ class Ledger:
             return self.facts(event)
         except DescribeError:
             return None
-
-
-class _Keeper:
-    """The key under which histories store the ledgers of one assembler, in one process."""
-
-    __slots__ = ("__weakref__",)
 
 
 class NamedConversation:
@@ -431,7 +424,7 @@ class Ledgers:
         after_fork_in_child(self._begin)
 
     def _begin(self) -> None:
-        self._keeper = _Keeper()
+        #: By conversation, agent and assembler; also the key under which histories store this assembler's ledgers.
         self._own: Registry[tuple[object, ...], Ledger] = Registry(LEDGERS_BY_ID, clear_after_fork=True)
         self._by_context: WeakKeyDictionary[Context, Ledger] = WeakKeyDictionary()
 
@@ -452,16 +445,17 @@ class Ledgers:
             if isinstance(events, History):
                 # A ledger refers to its history, so a dictionary here would keep both alive. The history itself stores
                 # the ledger, until the history or this assembler is garbage collected.
-                by_keeper: WeakKeyDictionary[_Keeper, Ledger] = events.kept_for
-                return _get_or_create(by_keeper, self._keeper)
+                return _get_or_create(events.kept_for, self._own)
             return _get_or_create(self._by_context, context)
 
     def weigh(self, ledger: Ledger, context: Context, identity: tuple[object, ...], recorder: object) -> None:
-        """Update a ledger's number of events; if all have too many, remove the least recently used ledgers."""
-        if context.conversation_id is not None:
-            key = context.conversation_id, context.agent_name, *identity
-            for ledgers in (self._own, _named_by(recorder).ledgers):
-                ledgers.weigh(key, ledger.size, EVENTS)
+        """Update the number of events of a ledger of a conversation with an id.
+
+        If all these ledgers together have too many, the least recently used ones are removed.
+        """
+        key = context.conversation_id, context.agent_name, *identity
+        for ledgers in (self._own, _named_by(recorder).ledgers):
+            ledgers.weigh(key, ledger.size, EVENTS)
 
 
 def _get_or_create(ledgers: WeakKeyDictionary[Key, Ledger], key: Key) -> Ledger:

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.history.read_events import ReadEvents, ReadHistory
 from otel_assembly.history.view import difference, intersection, merged, to_runs
-from otel_assembly.ledger.made_items import changed_created_items, created_ids
-from otel_assembly.ledger.snapshot import InputList, ItemIds
+from otel_assembly.ledger.snapshot import NOTHING_SENT, InputList, ItemIds
+from otel_assembly.matching.event_index import EventMatcher
 from otel_assembly.matching.sequence_diff import diff_sequences
 from otel_assembly.messages.content_snapshot import DescribedEvent, changed, contents, equal, readable, says_the_same
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from otel_assembly._internal.slices import Slices
     from otel_assembly.history.view import Run
-    from otel_assembly.ledger.made_items import Read
     from otel_assembly.ledger.snapshot import NumberedHistory, Snapshot
+    from otel_assembly.matching.event_index import Read
     from otel_assembly.messages.content_snapshot import DescribedEvents
 
 _FACTS: Final = attrgetter("facts")
@@ -70,18 +70,17 @@ def replace_copies(known: InputList, events: list[Any], described: DescribedEven
     return True
 
 
-def known_ids(old: NumberedHistory, events: list[Any], sent: Snapshot | None, read: Read) -> list[int | None]:
-    """Return the item id of each event that the input `old` or a previous output contained; None for other events.
+def known_ids(old: NumberedHistory, events: list[Any], sent: Snapshot, read: Read) -> list[int | None]:
+    """Return the item id of each event that the input `old` or the previous output `sent` contained; None for others.
 
-    `sent` is the last assembly if its output can be this input, as with an observed framework; else None.
+    `sent` is `NOTHING_SENT` unless the output can be the next input, as with an observed framework.
     """
     item_ids: list[int | None] = [None] * len(events)
-    if sent is not None and sent.numbered is not old:
+    if sent is not NOTHING_SENT and sent.numbered is not old:
         ids = list(sent.numbered.of(sent.view))
         matches = diff_sequences(list(sent.view), events, read=read).found()
         item_ids = [None if at is None else ids[at] for at in matches]
-    created = sent.created if sent is not None else ()
-    for find_ids in (partial(_input_ids, old), partial(created_ids, created, old)):
+    for find_ids in (partial(_input_ids, old), partial(created_ids, sent.created, old)):
         if None in item_ids:
             used = set(item_ids)
             places = [place for place, item_id in enumerate(item_ids) if item_id is None]
@@ -97,14 +96,14 @@ def _input_ids(old: NumberedHistory, events: list[Any], read: Read) -> list[int 
 
 
 def unchanged_exported(
-    exported: Sequence[Run], last: Snapshot | None, old: NumberedHistory, new: NumberedHistory
+    exported: Sequence[Run], last: Snapshot, old: NumberedHistory, new: NumberedHistory
 ) -> list[Run]:
     """Return the exported items that are in a new input, or that the last assembly created, with the exported content.
 
     Contents are compared if the old and the new input are lists.
     """
     places = dict(zip(new.item_ids.all(), range(new.item_ids.end), strict=True))
-    present = {*places, *(item for _, item in (last.created if last is not None else ()))}
+    present = {*places, *(item for step in last.steps for item in step.created)}
     exported = intersection(exported, to_runs(sorted(present)))
     if not (isinstance(old, InputList) and isinstance(new, InputList)):
         return exported
@@ -175,3 +174,28 @@ def _shared_parts(before: ReadEvents, events: ReadEvents) -> list[tuple[int, int
 def _rest(events: ReadEvents, runs: Iterable[Run]) -> list[int]:
     """Return the places of the events that are not in these runs."""
     return list(chain.from_iterable(starmap(range, difference([(0, len(events))], merged(runs)))))
+
+
+def created_ids(
+    created: Sequence[tuple[Any, int]], numbered: NumberedHistory, events: Sequence[Any], read: Read
+) -> list[int | None]:
+    """Return the item id of each event that is one of the `created` events of the last assembly; None for others.
+
+    Items that the input `numbered` has already are not matched again.
+    """
+    present = numbered.among(item for _, item in created)
+    created = [(event, item) for event, item in created if item not in present]
+    if not created:
+        return [None] * len(events)
+    matches = EventMatcher([event for event, _ in created], read=read).match(events)
+    return [None if at is None else created[at][1] for at in matches]
+
+
+def changed_created_items(last: Snapshot, numbered: NumberedHistory, places: Mapping[int, int]) -> list[Run]:
+    """Return, as runs, the items that the last assembly created and that have other texts in the input now.
+
+    `places` has the positions in the input, by item id, of the items to check.
+    """
+    created = (pair for step in last.steps for pair in step.created_texts.items())
+    facts = numbered.history.facts
+    return to_runs(sorted({item for item, texts in created if item in places and texts != facts(places[item]).texts}))

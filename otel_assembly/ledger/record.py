@@ -9,36 +9,37 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import dataclass, field
-from itertools import chain, islice, starmap
+from itertools import chain
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly._internal.slices import LISTED
 from otel_assembly.decision import DecisionOutcome, Overflow, OverflowCause, PrefixBreak, PromptPart
 from otel_assembly.history.history import KINDS
 from otel_assembly.history.tool_pairs import ECHO, MEDIA, REASONED, broken_in
-from otel_assembly.history.view import difference, is_in, merged
 from otel_assembly.ledger.figures import Prefix, StepTotals, Totals
-from otel_assembly.ledger.snapshot import FIRST_MADE, ItemGroup, Snapshot, lasting_exits, subtract_groups, without
+from otel_assembly.ledger.snapshot import (
+    FIRST_MADE,
+    NOTHING_SENT,
+    ItemGroup,
+    PromptState,
+    Snapshot,
+    lasting_exits,
+    subtract_groups,
+    without,
+)
 from otel_assembly.messages.event_facts import EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from collections.abc import Set as AbstractSet
 
-    from otel_assembly._internal.slices import Slices
     from otel_assembly.context import Context
     from otel_assembly.conversation_state import HaltGuard
     from otel_assembly.events import HaltEvent
     from otel_assembly.history.history import History
-    from otel_assembly.history.token_counts import TokenTable
     from otel_assembly.history.view import View
     from otel_assembly.ledger.ledger import Ledger, NamedConversation
-    from otel_assembly.ledger.snapshot import LedgerInput, NumberedHistory, Step
+    from otel_assembly.ledger.snapshot import LedgerInput, Step
     from otel_assembly.tokens import TokenMeter
-
-#: A new item: its id, its history with the item ids, and its position there.
-Arrival: TypeAlias = "tuple[int, NumberedHistory, int]"
 
 CALLER = "caller"
 #: The kinds of events that a model's answer consists of.
@@ -60,10 +61,8 @@ class Record:
     prompts_in: tuple[str, ...]
     #: The model's window, in tokens; None if unknown.
     window: int | None = None
-    #: The ledger's previous assembly; None if there is none.
-    last: Snapshot | None = None
-    #: The id of the ledger's last assembly whose span was recorded.
-    previous_id: str | None = None
+    #: What the ledger's previous assembly sent.
+    last: Snapshot = NOTHING_SENT
     steps: list[Step] = field(default_factory=list)
     #: Whether a framework's own code assembled, so that tool pairs may be broken.
     observed: bool = False
@@ -98,23 +97,24 @@ class Record:
     #: The stable prefix; None until it is computed.
     prefix: Prefix | None = None
     _turns: int | None = None
-    #: The history of the input and its token counts; None until the totals are computed.
-    counted: tuple[History | None, TokenTable | None] = None, None
     _tools_tokens: int | None = None
     #: The tokens of each counted prompt.
     _prompt_tokens: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def start(self) -> PromptState:
+        """The prompts and events before the first step."""
+        source, sources = self.ledger_input, (CALLER,) * len(self.prompts_in)
+        return PromptState(self.prompts_in, sources, source.numbered, source.view)
+
     def end_chain(self) -> None:
         """Set what is sent: the output of the last step, or nothing if the assembly failed."""
-        last = self.steps[-1] if self.steps else None
-        numbered, view = self.ledger_input.numbered, self.ledger_input.view
-        prompts, sources = self.prompts_in, (CALLER,) * len(self.prompts_in)
-        if last is not None:
-            prompts, sources, numbered, view = last.prompts_out, last.sources, last.numbered_out, last.view_out
+        end = self.steps[-1].after if self.steps else self.start
+        prompts, sources, view = end.prompts, end.sources, end.view
         if self.error is not None:
             prompts, sources, view = (), (), view.pick([])
             self.totals = None  # they may be the numbers of a prompt that is not sent now
-        self.sent = Snapshot(tuple(self.steps), prompts, sources, self.context.tools, view, numbered)
+        self.sent = Snapshot(prompts, sources, end.numbered, view, tuple(self.steps), self.context.tools)
 
     @property
     def events_out(self) -> list[Any]:
@@ -124,12 +124,11 @@ class Record:
         return list(map(events.__getitem__, view.positions()))
 
     @property
-    def made(self) -> AbstractSet[int]:
+    def made(self) -> set[int]:
         """The items that steps created and that are not in the assembly's input."""
         created: set[int] = set()
         for step in self.steps:
-            for _, item in step.created:
-                created.add(item)
+            created.update(step.created)
         for step in self.steps:
             created.difference_update(step.restored_items)
         return created
@@ -142,9 +141,9 @@ class Record:
         """
         source, ids = self.ledger_input.view, self.ledger_input.numbered.item_ids
         before, now, separated = source.history.pairing, view.history.pairing, set[int]()
-        step = next((step for step in self.steps if step.view_out is view), None)
+        step = next((step for step in self.steps if step.after.view is view), None)
         if step is not None and view.history is not source.history and before.reasoned:
-            places = {step.numbered_out.item_ids.of(position): position for position in view.positions()}
+            places = {step.after.numbered.item_ids.of(position): position for position in view.positions()}
             for atom in before.reasoned:
                 members = [at for at in before.members(atom) if before.flags[at] & REASONED and source.holds(at)]
                 present = [places[item] for item in map(ids.of, members) if item in places]
@@ -155,14 +154,11 @@ class Record:
 
     def items_tokens(self, view: View) -> int:
         """Return the tokens of a view's items."""
-        history, table = self.counted
-        if history is not view.history or table is None:
-            table = view.history.table(self.meter)
-        return table.sum(view)
+        return view.history.table(self.meter).sum(view)
 
     def used(self, step: Step) -> int | None:
         """Return the tokens of a step's output that count against its limit; None if it limits the whole prompt."""
-        return None if step.beside_tokens is None else self.items_tokens(step.view_out) - step.beside_tokens
+        return None if step.beside_tokens is None else self.items_tokens(step.after.view) - step.beside_tokens
 
     def prompt_tokens(self, prompts: Sequence[str]) -> int:
         """Return the tokens of prompts; each text is counted once."""
@@ -189,7 +185,7 @@ class Record:
         sent = self.sent
         sent.next_item = self.ledger.next_item
         sent.assemblies = self.named.assemblies if self.named is not None else 0
-        sent.resumed = self.last is None and self.turns == 0
+        sent.resumed = self.last is NOTHING_SENT and self.turns == 0
         return sent
 
     @property
@@ -204,7 +200,7 @@ class Record:
             return self._turns
         last, source, history = self.last, self.ledger_input, self.ledger_input.view.history
         turns, is_open = 1, False
-        if last is None:
+        if last is NOTHING_SENT:
             turns = int(not 0 <= history.pairing.last_response < source.view.end)
         elif self.named is not None:
             for first, last_item in source.runs:
@@ -227,7 +223,6 @@ def totals_of(record: Record) -> Totals:
     meter, source, sent = record.meter, record.ledger_input, record.sent
     view_in, history = source.view, source.view.history
     table = history.table(meter)
-    record.counted = history, table
     # The items to send are counted exactly, also in the input's table, from which new items have their tokens.
     sent.view.history.table(meter).exact(sent.view)
     if table.estimated and sent.numbered is not source.numbered:
@@ -241,11 +236,11 @@ def totals_of(record: Record) -> Totals:
     record.step_totals = steps = []
     for step in record.steps:
         entering = tokens + step.around_in
-        if step.prompts_out is not prompts:
-            prompts = step.prompts_out
+        if step.after.prompts is not prompts:
+            prompts = step.after.prompts
             fixed_tokens = around + record.prompt_tokens(prompts)
-        view = step.view_out
-        if view is not step.view_in or prompts is not step.prompts_in:
+        view = step.after.view
+        if view is not step.before.view or prompts is not step.before.prompts:
             tokens = fixed_tokens + record.items_tokens(view)
         steps.append(_step_totals(record, step, entering, tokens + step.framing + step.separators))
         around_in += step.around_in
@@ -325,7 +320,7 @@ def _limits(record: Record, tokens: int) -> tuple[int | None, int | None, int | 
 def _step_totals(record: Record, step: Step, tokens_in: int, tokens_out: int) -> StepTotals:
     if step.error is not None and record.error is not None:
         # A policy that raised and was skipped passes its input on; this one ended the assembly.
-        return StepTotals(tokens_in, 0, 0, 0, len(step.view_in), record.items_tokens(step.view_in), 0, 0)
+        return StepTotals(tokens_in, 0, 0, 0, len(step.before.view), record.items_tokens(step.before.view), 0, 0)
     dropped = dropped_tokens = compacted = compacted_tokens = created_tokens = 0
     for group in step.exits:
         if group.outcome is DecisionOutcome.DROPPED:
@@ -335,7 +330,7 @@ def _step_totals(record: Record, step: Step, tokens_in: int, tokens_out: int) ->
             compacted += group.view.length
             compacted_tokens += record.items_tokens(group.view)
     if step.created:
-        created_tokens = record.items_tokens(step.view_out.pick_positions(step.created_positions))
+        created_tokens = record.items_tokens(step.after.view.pick_positions(step.created.values()))
     return StepTotals(
         tokens_in, tokens_out, len(step.created), created_tokens, dropped, dropped_tokens, compacted, compacted_tokens
     )
@@ -368,52 +363,6 @@ def _flow(record: Record) -> Sequence[int]:
     return [injected.length, record.items_tokens(injected), *dropped, *compacted]
 
 
-def arrivals_of(record: Record) -> Slices[list[Arrival]]:
-    """Return the items of an assembly that its span has to describe, because they are not exported as they are now.
-
-    These are new or changed items, items that steps created, and exported items whose token count changed.
-    """
-    ledger, source = record.ledger, record.ledger_input
-    numbered, end, item_id = source.numbered, source.view.end, source.numbered.item_ids.of
-    counter, table = record.meter.counter, numbered.history.table(record.meter)
-    exported = ledger.exported if ledger.exported_by == (counter.name, counter.generation) else []
-    last_table, corrections = ledger.exported_table or (table, 0)
-    if exported and (corrected := table.corrected[corrections if last_table is table else 0 :]):
-        exported = difference(exported, merged((item_id(at), item_id(at) + 1) for at in corrected))
-    new = difference(merged([(first, last + 1) for first, last in source.runs]), exported)
-    positions = numbered.item_ids.find(chain.from_iterable(starmap(range, new)))
-    places: dict[int, tuple[NumberedHistory, int]] = {}
-    while batch := list(islice(positions, LISTED)):
-        for position in batch:
-            if position < end:  # later events arrived after the input was read
-                places[item_id(position)] = numbered, position
-        if len(batch) == LISTED:
-            yield
-    for step in record.steps:
-        for (_, item), position in zip(step.created, step.created_positions, strict=True):
-            if not is_in(exported, item):
-                places.setdefault(item, (step.numbered_out, position))
-    return [(item, *place) for item, place in places.items()]
-
-
-def mark_exported(record: Record) -> None:
-    """Mark the items of an assembly's input, and those that its steps created, as exported by its span.
-
-    If another counter counted the tokens than before, all other items have to be exported again.
-    """
-    ledger, source = record.ledger, record.ledger_input
-    exported = [(first, last + 1) for first, last in source.runs]
-    for step in record.steps:
-        for _, item in step.created:
-            exported.append((item, item + 1))
-    counter, table = record.meter.counter, source.view.history.table(record.meter)
-    if ledger.exported_by == (counter.name, counter.generation):
-        exported += ledger.exported
-    ledger.exported, ledger.exported_by = merged(exported), (counter.name, counter.generation)
-    ledger.exported_table = table, len(table.corrected)
-    ledger.recorded_id = record.assembly_id
-
-
 #: The names of the parts of a prompt that are not events, and of the kinds of events, in the order of the spans.
 _NAMES: Final = (
     PromptPart.PROMPT.value,
@@ -439,8 +388,7 @@ def tokens_by_kind(record: Record) -> dict[str, int]:
     sent, last = record.sent, record.last
     table = sent.view.history.table(record.meter)
     if sent.kinds is None:
-        known = last.kinds if last is not None else None
-        before = (last.view, known[1]) if last is not None and known is not None and known[0] is table else None
+        before = (last.view, last.kinds[1]) if last.kinds is not None and last.kinds[0] is table else None
         sent.kinds = table, table.by_kind(sent.view, before)
     parts = record.prompt_tokens(sent.prompts), record.tools_tokens, framing, separators, *sent.kinds[1]
     return {name: tokens for name, tokens in zip(_NAMES, parts, strict=True) if tokens}
@@ -472,11 +420,10 @@ def departures_of(record: Record) -> Departures:
     if record.departures is not None:
         return record.departures
     last, steps = record.last, record.steps
-    before = last.exits if last is not None else []
     now: dict[int, Sequence[ItemGroup]] = {}
     for step in steps if record.error is None else ():
         if step.exits:
-            now[step.index] = subtract_groups(lasting_exits(steps, step.index), before, tagged=False)
+            now[step.index] = subtract_groups(lasting_exits(steps, step.index), last.exits, tagged=False)
     resumed: list[ItemGroup] = []
     if now and record.turns != 1:
         groups = list(chain.from_iterable(now.values()))
@@ -485,12 +432,12 @@ def departures_of(record: Record) -> Departures:
         if turns:
             # The index of the turn selects the turns that get one item more, so that the shares add up to all items.
             start = record.turn % turns
-            stop = start + min(turns, 2 if last is not None and last.resumed else 1)
+            stop = start + min(turns, 2 if last.resumed else 1)
             share = len(items) * stop // turns - len(items) * start // turns
         earlier = set(items[: len(items) - share])
         resumed = without(groups, set(items[len(items) - share :]) | record.made)
         now = {index: without(departed, earlier) for index, departed in now.items()}
-    created, dropped = record.made if now else frozenset(), 0
+    created, dropped = record.made if now else set(), 0
     for departed in now.values():
         for group in without(departed, created) if created else departed:
             if group.outcome is DecisionOutcome.DROPPED:
@@ -508,9 +455,9 @@ def prefix_of(record: Record) -> Prefix:
 
 def _prefix(record: Record) -> Prefix:
     last = record.last
-    if last is None or record.error is not None or record.maintenance_error is not None:
+    if last is NOTHING_SENT or record.error is not None or record.maintenance_error is not None:
         first = PrefixBreak.FIRST if record.turns else PrefixBreak.RESUMED
-        return Prefix(cause=first.value if last is None else None)
+        return Prefix(cause=first.value if last is NOTHING_SENT else None)
     prompts, before, view, kept = record.sent.prompts, last.prompts, record.sent.view, last.view
     sizes = list(map(_size, before))
     previous = sum(sizes) + kept.history.view_size(kept)
@@ -589,7 +536,7 @@ def _cause(record: Record, last: Snapshot, view: View, at: int) -> str:
             compacts = compacts or compacted
         if compacts:
             before = last.step_like(step)
-            if (before is not None and item in before.injected) or new_item in step.injected:
+            if (before is not None and item in before.created) or new_item in step.created:
                 return PrefixBreak.COMPACTED.value
     if item not in numbered.of(view):
         return PrefixBreak.EVENT_CHANGED.value

@@ -7,14 +7,13 @@ changes, not on the length of the conversation.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from otel_assembly.decision import DecisionOutcome
-from otel_assembly.history.view import Run, View, to_runs
+from otel_assembly.history.history import ListHistory
+from otel_assembly.history.view import Run, View, difference, is_in, merged, to_runs
 from otel_assembly.matching.event_index import EventIndex
 from otel_assembly.messages.content_snapshot import may_change
 
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
 
     from otel_assembly.budget.attempt import Attempt
     from otel_assembly.conversation_state import AlertFacts
-    from otel_assembly.decision import BudgetReport, DecisionReason, Overflow
-    from otel_assembly.history.history import History, ListHistory
+    from otel_assembly.decision import BudgetReport, DecisionOutcome, DecisionReason, Overflow
+    from otel_assembly.history.history import History
     from otel_assembly.history.token_counts import TokenTable
     from otel_assembly.history.view import View
     from otel_assembly.messages.content_snapshot import DescribedEvent
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
 
 #: The first item id of events that steps created. They are numbered apart from input events, and above them.
 FIRST_MADE: Final = 1 << 62
-#: The maximum number of runs of dropped items that a step's span lists.
-MAX_RUNS: Final = 64
+#: The maximum number of created items whose leaf items are stored.
+_MAX_LEAVES: Final = 64
 #: The outcome of an item, and the reason for it.
 Tag: TypeAlias = "tuple[DecisionOutcome, DecisionReason]"
 _FIRST_AND_LAST: Final = itemgetter(1, 2)
@@ -42,11 +41,6 @@ _FIRST_AND_LAST: Final = itemgetter(1, 2)
 def item_text(item: int) -> str:
     """Return an item id as text: ``7`` for an event of the input, ``m7`` for one that a step created."""
     return str(item) if item < FIRST_MADE else f"m{item - FIRST_MADE}"
-
-
-def run_text(first: int, last: int) -> str:
-    """Return a run of item ids as text: ``7``, or ``7-9``."""
-    return item_text(first) if first == last else f"{item_text(first)}-{item_text(last)}"
 
 
 class ItemIds:
@@ -243,6 +237,17 @@ class StepCompaction:
     attempts: tuple[Attempt, ...]
 
 
+@dataclass(slots=True, eq=False)
+class PromptState:
+    """The prompts and events between two steps of an assembly, or before its first or after its last step."""
+
+    prompts: tuple[str, ...]
+    #: The source of each prompt: ``caller`` or a policy's name.
+    sources: tuple[str, ...]
+    numbered: NumberedHistory
+    view: View
+
+
 @dataclass(slots=True)
 class Step:
     """One policy application. Prompts or events that it did not change are the same object in input and output."""
@@ -251,22 +256,15 @@ class Step:
     index: int
     kind: str | None
     config: Mapping[str, Any]
-    prompts_in: tuple[str, ...]
-    prompts_out: tuple[str, ...]
-    #: The source of each output prompt: ``caller`` or a policy's name.
-    sources: tuple[str, ...]
-    numbered_in: NumberedHistory
-    view_in: View
-    numbered_out: NumberedHistory
-    view_out: View
+    before: PromptState
+    #: The output; until a change is set, the object `before`, which the previous step refers to, too.
+    after: PromptState
     #: The items that left by this step.
     exits: tuple[ItemGroup, ...] = ()
     #: The items that stayed although the policy's rule would have removed them.
     pinned: tuple[ItemGroup, ...] = ()
-    #: The output events that were not in the step's input, with their item ids.
-    created: tuple[tuple[Any, int], ...] = ()
-    #: The positions of the `created` events in the output's history.
-    created_positions: tuple[int, ...] = ()
+    #: By item id, the position in the output's history of each event that was not in the step's input.
+    created: Mapping[int, int] = field(default_factory=dict)
     #: The items of `created` that are in the assembly's input, and that an earlier step removed.
     restored_items: tuple[int, ...] = ()
     #: By id of a created item, the leaf items (items of the input) that it replaced, as runs ``[first, last]``.
@@ -299,36 +297,37 @@ class Step:
     error: BaseException | None = None
 
     @property
-    def injected(self) -> tuple[int, ...]:
-        """The item ids of `created`."""
-        return tuple([item_id for _, item_id in self.created]) if self.created else ()
+    def created_events(self) -> list[tuple[Any, int]]:
+        """The events of `created`, with their item ids."""
+        events = self.after.numbered.history.events
+        return [(events[at], item) for item, at in self.created.items()]
 
     @property
-    def created_texts(self) -> Iterator[tuple[int, Sequence[str]]]:
+    def created_texts(self) -> dict[int, Sequence[str]]:
         """The texts of the created events when they were created, by item id; a dict can change in place later."""
-        facts = self.numbered_out.history.facts
-        return ((item, facts(at).texts) for item, at in zip(self.injected, self.created_positions, strict=True))
+        facts = self.after.numbered.history.facts
+        return {item: facts(at).texts for item, at in self.created.items()}
+
+    def set_events(self, view: View, numbered: NumberedHistory | None = None) -> None:
+        """Set the output events; without `numbered`, they are a part of the input's history."""
+        after = self.after
+        self.after = PromptState(after.prompts, after.sources, numbered or after.numbered, view)
 
     def set_prompts(self, prompts: tuple[str, ...]) -> None:
         """Set the output prompts. A prompt of the input keeps its source; a new one has the policy's name as source."""
         known: dict[str, list[str]] = {}
-        for prompt, source in zip(reversed(self.prompts_in), reversed(self.sources), strict=True):
+        for prompt, source in zip(reversed(self.before.prompts), reversed(self.before.sources), strict=True):
             known.setdefault(prompt, []).append(source)
-        self.prompts_out = prompts
-        self.sources = tuple(origins.pop() if (origins := known.get(prompt)) else self.policy for prompt in prompts)
+        sources = tuple(origins.pop() if (origins := known.get(prompt)) else self.policy for prompt in prompts)
+        self.after = PromptState(prompts, sources, self.after.numbered, self.after.view)
 
 
-@dataclass(slots=True)
-class Snapshot:
+@dataclass(slots=True, eq=False)
+class Snapshot(PromptState):
     """What an assembly sends. The ledger keeps it, and compares its next assembly with it."""
 
     steps: tuple[Step, ...]
-    prompts: tuple[str, ...]
-    #: The source of each prompt: ``caller`` or a policy's name.
-    sources: tuple[str, ...]
     tools: tuple[Mapping[str, Any], ...]
-    view: View
-    numbered: NumberedHistory
     #: The tokens of `view` by event kind, with the table that counted them; None until they are computed.
     kinds: tuple[TokenTable, Sequence[int]] | None = None
     #: The ledger's next item id at that time: items with this id or a higher one are new since.
@@ -350,7 +349,7 @@ class Snapshot:
     @property
     def created(self) -> list[tuple[Any, int]]:
         """The events that the steps created, with their item ids."""
-        return [pair for step in self.steps for pair in step.created]
+        return [pair for step in self.steps for pair in step.created_events]
 
     def step_like(self, step: Step) -> Step | None:
         """Return the step with a step's index and policy, if any: a framework's steps can differ from turn to turn."""
@@ -360,6 +359,10 @@ class Snapshot:
     def exits_of(self, step: Step) -> Sequence[ItemGroup]:
         """Return the items that left by the step with a step's index and policy, and that no later step restored."""
         return lasting_exits(self.steps, step.index) if self.step_like(step) is not None else ()
+
+
+#: What was sent before the first assembly of a ledger.
+NOTHING_SENT: Final = Snapshot((), (), NumberedHistory(ListHistory(), ItemIds()), ListHistory().view(), (), ())
 
 
 @dataclass(slots=True)
@@ -392,6 +395,27 @@ class LedgerInput:
         return self._runs
 
 
+class Leaves(dict[int, "tuple[Run, ...]"]):
+    """The leaf items that each created item replaces, by its item id, as runs ``[first, last]``.
+
+    Leaf items are items of the input. A summary of summaries replaces the leaf items of those summaries.
+    """
+
+    def remember(self, item: int, leaves: tuple[Run, ...]) -> None:
+        """Store the leaf items of a created item, which may be compacted itself later; the oldest entry is removed."""
+        self[item] = leaves
+        while len(self) > _MAX_LEAVES:
+            del self[next(iter(self))]
+
+    def of(self, runs: Iterable[Run]) -> list[Run]:
+        """Return items, as runs ``[first, last]``, with each created item replaced by its leaf items."""
+        items = merged((first, last + 1) for first, last in runs)
+        created = [item for item in self if is_in(items, item)]
+        rest = difference(items, merged((item, item + 1) for item in created))
+        leaves = ((first, last + 1) for item in created for first, last in self[item])
+        return [(start, stop - 1) for start, stop in merged([*rest, *leaves])]
+
+
 def without(groups: Iterable[ItemGroup], items: Container[int]) -> list[ItemGroup]:
     """Return the groups without some items, and without groups that would be empty."""
     result: list[ItemGroup] = []
@@ -406,8 +430,7 @@ def lasting_exits(steps: Sequence[Step], index: int) -> Sequence[ItemGroup]:
     """Return the items that left by the step at an index of an assembly, and that no later step restored."""
     exits, restored = steps[index].exits, set[int]()
     for later in steps[index + 1 :] if exits else ():
-        if later.created:
-            restored.update(later.injected)
+        restored.update(later.created)
     return without(exits, restored) if restored else exits
 
 
@@ -431,60 +454,3 @@ def subtract_groups(new: Sequence[ItemGroup], old: Sequence[ItemGroup], *, tagge
         rest = [ItemGroup(view, group.numbered, group.outcome, group.reason)] if view.length else []
         result += without(rest, items) if items else rest
     return result
-
-
-def listed_exits(step: Step, last: Snapshot | None) -> tuple[list[tuple[Tag, list[Run]]], list[str]]:
-    """Return the items that left by a step, for its span, and the reasons of dropped items that are not listed.
-
-    The items are runs of item ids by outcome and reason. At most `MAX_RUNS` runs of dropped items are listed.
-    """
-    dropped: list[ItemGroup] = []
-    compacted: list[tuple[Tag, list[Run]]] = []
-    for group in step.exits:
-        if group.outcome is DecisionOutcome.DROPPED:
-            dropped.append(group)
-        else:
-            compacted.append((group.tag, item_id_runs(group.view, group.numbered)))
-    chosen, unlisted = _newest(dropped, MAX_RUNS + 1), Counter[str]()
-    if len(chosen) > MAX_RUNS:
-        chosen = _runs_to_list(step, dropped, last)
-        for group in dropped:
-            unlisted[group.reason.value] += group.view.length
-        for _, tag, (first, last_id) in chosen:
-            unlisted[tag[1].value] -= last_id - first + 1
-    listed: dict[Tag, list[Run]] = {}
-    for _, tag, (first, last_id) in sorted(chosen, key=itemgetter(0)):
-        runs = listed.setdefault(tag, [])
-        if runs and runs[-1][1] + 1 == first:
-            runs[-1] = (runs[-1][0], last_id)
-        else:
-            runs.append((first, last_id))
-    return [*listed.items(), *compacted], list(+unlisted)
-
-
-def _runs_to_list(step: Step, dropped: Sequence[ItemGroup], last: Snapshot | None) -> list[tuple[int, Tag, Run]]:
-    """Return the runs to list: items that another rule dropped before, then newly dropped ones, then the newest others.
-
-    To explain an item that a turn does not list, a reader of spans uses the latest earlier turn that lists it. That is
-    correct only if each change of step or reason is listed in the turn in which it happened.
-    """
-    if last is None:
-        return _newest(dropped, MAX_RUNS)
-    changed = subtract_groups(dropped, last.exits_of(step))
-    newly_dropped = subtract_groups(changed, last.exits, tagged=False)
-    other_rule = subtract_groups(changed, newly_dropped, tagged=False)
-    unchanged = subtract_groups(dropped, changed, tagged=False)
-    chosen: list[tuple[int, Tag, Run]] = []
-    for groups in (other_rule, newly_dropped, unchanged):
-        chosen += _newest(groups, MAX_RUNS - len(chosen))
-    return chosen
-
-
-def _newest(groups: Sequence[ItemGroup], count: int) -> list[tuple[int, Tag, Run]]:
-    """Return the newest runs of item ids in these groups, each with its position and the group's outcome and reason."""
-    runs: list[tuple[int, Tag, Run]] = []
-    for group in groups:
-        tag = group.outcome, group.reason
-        for position, first, last in group.numbered.item_ids.newest_runs(group.view, count):
-            runs.append((position, tag, (first, last)))
-    return sorted(runs, key=itemgetter(0))[-count:] if count else []

@@ -38,27 +38,6 @@ def _key_hash(facts: EventFacts) -> int:
     return hash(comparison_key(facts))
 
 
-class _Places:
-    """The places of a sequence's events by a key of their facts; `key_of` returns None for an event without a key."""
-
-    __slots__ = ("_by_key", "_indexed", "_key_of")
-
-    def __init__(self, key_of: Callable[[EventFacts], Any]) -> None:
-        self._key_of = key_of
-        self._by_key: dict[Any, list[int]] = {}
-        self._indexed = 0
-
-    def of(self, key: Any, index: EventIndex) -> Sequence[int]:
-        """Return the places of a key in the sequence of an index, after reading the sequence's new events."""
-        for place in range(self._indexed, len(index.events)):
-            facts = index.facts(place)
-            event_key = None if facts is None else self._key_of(facts)
-            if event_key is not None:
-                self._by_key.setdefault(event_key, []).append(place)
-        self._indexed = len(index.events)
-        return self._by_key.get(key, ())
-
-
 class EventIndex:
     """The places (indexes) of a sequence's events, by identity, by id and by content.
 
@@ -69,13 +48,13 @@ class EventIndex:
         facts: Returns the facts of the event at a place; None if it is not to be found by id or content.
     """
 
-    __slots__ = ("_by_id", "_by_identity", "_by_key_hash", "_identities_indexed", "_repeated", "events", "facts")
+    __slots__ = ("_by_identity", "_by_key", "_identities_indexed", "_repeated", "events", "facts")
 
     def __init__(self, events: Sequence[Any], facts: Callable[[int], EventFacts | None]) -> None:
         self.events = events
         self.facts = facts
-        self._by_id = _Places(_ID)
-        self._by_key_hash = _Places(_key_hash)
+        #: By function that returns a key of an event's facts: the places by key, and the number of indexed events.
+        self._by_key: dict[Callable[[EventFacts], Any], tuple[dict[Any, list[int]], int]] = {}
         self.renewed()
 
     def renewed(self) -> None:
@@ -117,11 +96,22 @@ class EventIndex:
 
     def of_id(self, event_id: str) -> Sequence[int]:
         """Return the places of events with this framework id."""
-        return self._by_id.of(event_id, self)
+        return self._with_key(_ID, event_id)
 
     def like(self, facts: EventFacts) -> Sequence[int]:
         """Return the places of events with equal facts. Hash collisions may add other events."""
-        return self._by_key_hash.of(_key_hash(facts), self)
+        return self._with_key(_key_hash, _key_hash(facts))
+
+    def _with_key(self, key_of: Callable[[EventFacts], Any], key: Any) -> Sequence[int]:
+        """Return the places of events whose facts have this key, after indexing new events; None is no key."""
+        places, start = self._by_key.get(key_of, ({}, 0))
+        for place in range(start, len(self.events)):
+            facts = self.facts(place)
+            event_key = None if facts is None else key_of(facts)
+            if event_key is not None:
+                places.setdefault(event_key, []).append(place)
+        self._by_key[key_of] = places, len(self.events)
+        return places.get(key, ())
 
     def copies_of(self, event: Any, facts: EventFacts) -> list[int]:
         """Return the places of events that this event is a copy of (see `is_copy`)."""

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Verdict
-from otel_assembly.history.edited import Edited
-from otel_assembly.history.view import difference, to_runs
+from otel_assembly.history.view import Edited, difference, to_runs
 from otel_assembly.model_context.client_counter import call_counter
 from otel_assembly.policies.base import DecidingPolicy, as_view, keep
 

@@ -158,7 +158,7 @@ class ObservedAssembly(OpenAssembly):
             step = self.begin_step(report.policy, report.kind, report.config)
             step.error, step.overflow = observed.error, observed.reported_overflow
             record.overflow = record.overflow or observed.reported_overflow
-            after, size = report.after, len(step.view_in)
+            after, size = report.after, len(step.before.view)
             if after is not None and (after is not inputs or report.verdicts):
                 before = inputs if len(inputs) == size else inputs[:size]  # a concurrent assembly appended to it
                 outputs = before if after is inputs else after if isinstance(after, list) else list(after)
@@ -180,7 +180,7 @@ class ObservedAssembly(OpenAssembly):
 
     def _compare(self, step: Step, report: StepReport, inputs: list[Any], events: list[Any]) -> None:
         """Write the difference between the output and the input of a step."""
-        view, ledger, source = step.view_in, self.record.ledger, self.record.ledger_input
+        view, ledger, source = step.before.view, self.record.ledger, self.record.ledger_input
         index = source.numbered.event_index if view is source.view else None
         diff = diff_sequences(inputs, events, index, read=ledger.facts_of, rereads=True)
         front, back = diff.front, diff.length - diff.back
@@ -190,13 +190,13 @@ class ObservedAssembly(OpenAssembly):
                 step, inputs, events, diff, report.verdicts, ledger, report.reason, stands_in=stands_in, index=index
             )
         elif front < back:  # the usual case: the output lacks one run of the input
-            step.view_out = view.pick([(0, front), (back, diff.length)]) if front else view.part(back, diff.length)
-            dropped = ItemGroup(view.part(front, back), step.numbered_in, DecisionOutcome.DROPPED, report.reason)
+            step.set_events(view.pick([(0, front), (back, diff.length)]) if front else view.part(back, diff.length))
+            dropped = ItemGroup(view.part(front, back), step.before.numbered, DecisionOutcome.DROPPED, report.reason)
             step.exits = (dropped,)
 
     def _check_limit(self, step: Step, report: StepReport, budget: int) -> None:
         """Record an overflow if the output is far above the step's limit and the framework reported no overflow."""
-        record, view = self.record, step.view_out
+        record, view = self.record, step.after.view
         if not report.of_prompt:
             step.beside_tokens = sum(record.meter.event(describe(event)) for event in report.beside)
         if step.overflow is not None or step.error is not None:
@@ -205,7 +205,7 @@ class ObservedAssembly(OpenAssembly):
             if is_exact:  # the first comparison may have used estimates
                 view.history.table(record.meter).exact(view)
             used = record.used(step)
-            needed = record.tokens(step.prompts_out, view) if used is None else used
+            needed = record.tokens(step.after.prompts, view) if used is None else used
             if needed <= _OVERFLOW_FACTOR * max(0, budget):
                 return
         step.overflow = Overflow(budget, needed, OverflowCause.FRAMEWORK)
@@ -394,10 +394,11 @@ def settling(attempt: Attempt) -> Iterator[None]:
 def _compactions(step: Step, attempts: Sequence[Attempt], ledger: Ledger) -> Sequence[StepCompaction]:
     """Return the compaction of a step, and remember its sources: original items, even if compacted before."""
     compacted = [group for group in step.exits if group.outcome is DecisionOutcome.COMPACTED]
-    if not compacted or (not attempts and (len(step.created) > 1 or step.created[0][1] in ledger.leaves)):
+    first = next(iter(step.created))
+    if not compacted or (not attempts and (len(step.created) > 1 or first in ledger.leaves)):
         return ()
     runs = sorted(run for group in compacted for run in item_id_runs(group.view, group.numbered))
     leaves = tuple(ledger.leaves.of(runs))
     if len(step.created) == 1:
-        ledger.leaves.remember(step.created[0][1], leaves)
-    return [StepCompaction(leaves, step.created[0][1], tuple(attempts))] if attempts else ()
+        ledger.leaves.remember(first, leaves)
+    return [StepCompaction(leaves, first, tuple(attempts))] if attempts else ()

@@ -11,12 +11,10 @@ if TYPE_CHECKING:
     from otel_assembly.policies.base import INJECTION, REDUCTION, AssemblyPolicy, DecidingPolicy, PolicyLimit
     from otel_assembly.policies.budget import BudgetPolicy
     from otel_assembly.policies.conversation import ConversationPolicy
-    from otel_assembly.policies.head_and_tail import HeadAndTailPolicy
     from otel_assembly.policies.memory import EpisodicMemoryPolicy, WorkingMemoryPolicy
-    from otel_assembly.policies.order import validate_order
-    from otel_assembly.policies.registry import POLICIES, policy_kind
+    from otel_assembly.policies.registry import POLICIES, policy_kind, validate_order
     from otel_assembly.policies.token_budget import TokenBudgetPolicy
-    from otel_assembly.policies.window import SlidingWindowPolicy
+    from otel_assembly.policies.window import HeadAndTailPolicy, SlidingWindowPolicy
 
 __getattr__, __dir__ = lazy_attributes(
     __name__,
@@ -26,12 +24,10 @@ __getattr__, __dir__ = lazy_attributes(
             "base": "INJECTION REDUCTION AssemblyPolicy DecidingPolicy PolicyLimit",
             "budget": "BudgetPolicy",
             "conversation": "ConversationPolicy",
-            "head_and_tail": "HeadAndTailPolicy",
             "memory": "EpisodicMemoryPolicy WorkingMemoryPolicy",
-            "order": "validate_order",
-            "registry": "POLICIES policy_kind",
+            "registry": "POLICIES policy_kind validate_order",
             "token_budget": "TokenBudgetPolicy",
-            "window": "SlidingWindowPolicy",
+            "window": "HeadAndTailPolicy SlidingWindowPolicy",
         }
     ),
 )

@@ -22,11 +22,10 @@ from typing import (
 
 from otel_assembly._internal.arguments import whole_number
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Verdict
-from otel_assembly.history.edited import EventList
 from otel_assembly.history.first_message import NON_CONVERSATION, before_user
 from otel_assembly.history.history import History, ListHistory
 from otel_assembly.history.tool_pairs import CLOSES, cut_atoms, unpaired
-from otel_assembly.history.view import Run, View, difference, merged
+from otel_assembly.history.view import EventList, Run, View, difference, merged
 from otel_assembly.messages.event_facts import EventKind
 
 if TYPE_CHECKING:
@@ -44,8 +43,6 @@ USER_FIRST: Final = "user_first"
 #: The setting on the span of a `BudgetPolicy` that makes summaries, if the provider requires that user and assistant
 #: messages alternate. The policy may then insert an assistant message after a summary.
 ALTERNATES: Final = "alternates"
-#: By the `decide` function of a built-in policy, the condition under which it waits for an event loop.
-_CONDITIONS: Final[dict[Callable[..., Any] | None, Callable[[Any, Context], bool] | None]] = {}
 #: The reason for dropping the events of each class of `History.classes`; None for those that may be sent.
 CLASS_REASONS: Final = (
     None,
@@ -57,28 +54,6 @@ CLASS_REASONS: Final = (
 )
 #: The types of values that a configuration file can contain.
 CONFIG_TYPES: Final = (str, int, float, bool, NoneType)
-
-
-@runtime_checkable
-class AssemblyPolicy(Protocol):
-    """Transforms the prompts and events that the model receives (as in AG2).
-
-    A policy returns modified copies and never changes its arguments. If possible, a policy is idempotent.
-
-    Besides `apply`, a policy may have:
-
-    * ``kind``: ``injection`` or ``reduction``;
-    * ``config``: a mapping of numbers and enum strings, which is recorded on the policy's span;
-    * ``async decide(prompts, events, context) -> Outcome``: returns the result with a reason for each change. Its
-      `events` argument is an immutable `View`.
-    """
-
-    name: str
-    """The policy's name in spans, configuration files and warnings."""
-
-    async def apply(self, prompts: list[str], events: list[Any], context: Any) -> tuple[list[str], list[Any]]:
-        """Return the prompts and the events for the next policy."""
-        ...
 
 
 class PolicyLike(Protocol):
@@ -96,6 +71,24 @@ class PolicyLike(Protocol):
     async def apply(self, prompts: list[str], events: list[Any], context: Any) -> tuple[list[str], list[Any]]:
         """Return the prompts and the events for the next policy."""
         ...
+
+
+@runtime_checkable
+class AssemblyPolicy(PolicyLike, Protocol):
+    """Transforms the prompts and events that the model receives (as in AG2).
+
+    A policy returns modified copies and never changes its arguments. If possible, a policy is idempotent.
+
+    Besides `apply`, a policy may have:
+
+    * ``kind``: ``injection`` or ``reduction``;
+    * ``config``: a mapping of numbers and enum strings, which is recorded on the policy's span;
+    * ``async decide(prompts, events, context) -> Outcome``: returns the result with a reason for each change. Its
+      `events` argument is an immutable `View`.
+    """
+
+    name: str
+    """The policy's name in spans, configuration files and warnings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,25 +212,24 @@ class DecidingPolicy:
         return f"{type(self).__name__}({settings})"
 
 
-def waits_if(condition: Callable[[Any, Context], bool] | None) -> Callable[[Decide], Decide]:
-    """Mark the `decide` of a built-in policy that waits for an event loop only under a condition; None: never."""
+def waits_if(condition: Callable[[Any, Context], bool]) -> Callable[[Decide], Decide]:
+    """Mark the `decide` of a built-in policy that waits for an event loop only under a condition."""
 
     def mark(decide: Decide) -> Decide:
-        _CONDITIONS[decide] = condition
+        vars(decide)["waits_if"] = condition
         return decide
 
     return mark
 
 
 #: Marks the `decide` of a built-in policy that never waits for an event loop.
-never_waits: Final = waits_if(None)
+never_waits: Final = waits_if(lambda _, __: False)
 
 
 def waits(policy: Any, context: Context) -> bool:
     """Return whether a policy's `decide` may wait for an event loop; an overridden `decide` may."""
-    decide = getattr(policy.decide, "__func__", None)
-    condition = _CONDITIONS.get(decide)
-    return decide not in _CONDITIONS if condition is None else condition(policy, context)
+    condition: Callable[[Any, Context], bool] | None = getattr(policy.decide, "waits_if", None)
+    return condition is None or condition(policy, context)
 
 
 def parameters_of(policy: type[Any]) -> Mapping[str, tuple[Any, Any]]:
@@ -289,27 +281,22 @@ def as_view(events: Sequence[Any]) -> View:
     whose tool pairs (calls with their results) differ from those of its history: a slice with half of a pair, or a view
     whose calls were answered after it was made.
     """
+    if isinstance(events, History):
+        return events.view()
     view = events.view if isinstance(events, EventList) else events
-    if isinstance(view, View) and (view.end == len(view.history.events) or not _answered_since(view)):
-        if not view.is_slice:
-            return view
-        if _holds_whole_pairs(view):
-            return View(view.history, view.column, view.runs)
-    return events.view() if isinstance(events, History) else ListHistory(events).view()
-
-
-def _holds_whole_pairs(view: View) -> bool:
+    if not isinstance(view, View):
+        return ListHistory(events).view()
+    history, pairing = view.history, view.history.pairing
+    later = range(view.end, len(history.events))
+    if later and any(pairing.flags[at] & CLOSES and view.holds(pairing.atoms[at]) for at in later):
+        return ListHistory(events).view()
+    if not view.is_slice:
+        return view
     # A system message from the middle of the history would become a leading one, if the slice starts with it.
-    history = view.history
-    following = (at for at in view.positions() if at >= history.leading and history.kind(at) not in NON_CONVERSATION)
-    first = next(following, None)
-    starts_with_system = first is not None and history.kind(first) is EventKind.SYSTEM
-    return not starts_with_system and not cut_atoms(view)
-
-
-def _answered_since(view: View) -> bool:
-    atoms, flags = view.history.pairing.atoms, view.history.pairing.flags
-    return any(flags[at] & CLOSES and view.holds(atoms[at]) for at in range(view.end, len(view.history)))
+    kinds = (history.kind(at) for at in view.positions() if at >= history.leading)
+    first = next((kind for kind in kinds if kind not in NON_CONVERSATION), None)
+    is_whole = first is not EventKind.SYSTEM and not cut_atoms(view)
+    return View(history, view.column, view.runs) if is_whole else ListHistory(events).view()
 
 
 def at_least(policy: str, parameter: str, value: int, least: int = 1) -> int:

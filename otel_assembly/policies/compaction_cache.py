@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from otel_assembly.decision import Compaction, DecisionOutcome, DecisionReason, Verdict
-from otel_assembly.history.edited import Edited
 from otel_assembly.history.tool_pairs import ECHO
+from otel_assembly.history.view import Edited
 from otel_assembly.knowledge.rendering import render_events
 from otel_assembly.messages.event_facts import EventKind, describe
 from otel_assembly.messages.replacements import result_texts, shortened, summary_like, summary_reply

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from otel_assembly._internal.current_recorder import DEFAULT
 from otel_assembly.decision import Compaction, DecisionOutcome, DecisionReason, Outcome, Verdict
 from otel_assembly.events import CompactionSummary
-from otel_assembly.history.edited import Edited
 from otel_assembly.history.first_message import essential_events, leading
 from otel_assembly.history.history import CONVERSATION_KINDS
+from otel_assembly.history.view import Edited
 from otel_assembly.messages.event_facts import describe
 from otel_assembly.policies.base import DecidingPolicy, as_view, keep_from
 from otel_assembly.recorder import Projection

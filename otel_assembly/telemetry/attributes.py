@@ -7,16 +7,17 @@ import math
 from collections import Counter
 from enum import Enum
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, islice, starmap
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
 
 from otel_assembly._internal.slices import LISTED
 from otel_assembly.decision import DecisionOutcome
-from otel_assembly.history.view import Run, View, is_in, to_runs
-from otel_assembly.ledger.record import arrivals_of, tokens_by_kind
-from otel_assembly.ledger.snapshot import FIRST_MADE, item_id_runs, item_text, listed_exits, run_text
+from otel_assembly.history.view import Run, View, difference, is_in, merged, to_runs
+from otel_assembly.ledger.record import tokens_by_kind
+from otel_assembly.ledger.snapshot import FIRST_MADE, item_id_runs, item_text, subtract_groups
 from otel_assembly.messages.event_facts import EventKind, sendable
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.emitter import Arrays
@@ -31,8 +32,12 @@ if TYPE_CHECKING:
     from otel_assembly.decision import BudgetEntry, BudgetReport, Overflow
     from otel_assembly.ledger.figures import Prefix, Totals
     from otel_assembly.ledger.record import Departures, Record
-    from otel_assembly.ledger.snapshot import ItemGroup, Step
+    from otel_assembly.ledger.snapshot import ItemGroup, NumberedHistory, Snapshot, Step, Tag
     from otel_assembly.telemetry.emitter import Attributes, Emitter
+
+
+#: The maximum number of runs of dropped items that a step's span lists.
+_MAX_RUNS: Final = 64
 
 
 def assembly_attributes(
@@ -86,7 +91,7 @@ def assembly_attributes(
             attributes[names.MODEL] = record.model
         _adapt_to_observed(attributes, record, record.sent.view)
     optional = (
-        (names.PREVIOUS_ID, record.previous_id),
+        (names.PREVIOUS_ID, record.ledger.recorded_id),
         (names.MODEL_WINDOW, totals.window),
         (names.BUDGET_LIMIT, totals.budget),
         (names.BUDGET_USED, totals.used),
@@ -130,11 +135,11 @@ def step_attributes(record: Record, step: Step, departed: Iterable[ItemGroup], h
     attributes: Attributes = {
         names.TOKENS_IN: tokens_in,
         names.TOKENS_OUT: tokens_out,
-        names.EVENTS_IN: step.view_in.length,
-        names.EVENTS_OUT: step.view_out.length if out else 0,
+        names.EVENTS_IN: step.before.view.length,
+        names.EVENTS_OUT: step.after.view.length if out else 0,
         names.EVENTS_INJECTED: injected,
-        names.PROMPTS_IN: len(step.prompts_in),
-        names.PROMPTS_OUT: len(step.prompts_out) if out else 0,
+        names.PROMPTS_IN: len(step.before.prompts),
+        names.PROMPTS_OUT: len(step.after.prompts) if out else 0,
         names.DROPPED_COUNT: dropped,
         names.NEWLY_DROPPED_COUNT: newly_dropped,
         names.DROPPED_TOKENS: dropped_tokens,
@@ -148,7 +153,7 @@ def step_attributes(record: Record, step: Step, departed: Iterable[ItemGroup], h
     if step.overflow is not None:
         attributes |= overflow_event(step.overflow)
     if record.observed:
-        _adapt_to_observed(attributes, record, step.view_out)
+        _adapt_to_observed(attributes, record, step.after.view)
     if step.reported is not None:
         attributes[names.DROPPED_REPORTED_COUNT] = step.reported
     if step.kind is not None:
@@ -240,7 +245,7 @@ def assembly_arrays(record: Record, departures: Departures, content: Callable[[s
         sources = list(map(sendable, record.sent.sources))
         tokens = [record.prompt_tokens([prompt]) for prompt in record.sent.prompts]
         groups.append(([names.PROMPT_SOURCES, names.PROMPT_TOKENS], [sources, tokens]))
-    arrived = yield from arrivals_of(record)
+    arrived = yield from _arrivals(record)
     if not arrived:
         return Arrays(groups)
     columns: list[list[Any]] = [[] for _ in _ARRIVED]
@@ -278,6 +283,51 @@ def assembly_arrays(record: Record, departures: Departures, content: Callable[[s
     return Arrays(groups)
 
 
+def _arrivals(record: Record) -> Slices[list[tuple[int, NumberedHistory, int]]]:
+    """Return the items of an assembly that its span has to describe, because they are not exported as they are now.
+
+    These are new or changed items, items that steps created, and exported items whose token count changed.
+    """
+    ledger, source = record.ledger, record.ledger_input
+    numbered, end, item_id = source.numbered, source.view.end, source.numbered.item_ids.of
+    counter, table = record.meter.counter, numbered.history.table(record.meter)
+    exported = ledger.exported if ledger.exported_by == (counter.name, counter.generation) else []
+    last_table, corrections = ledger.exported_table or (table, 0)
+    if exported and (corrected := table.corrected[corrections if last_table is table else 0 :]):
+        exported = difference(exported, merged((item_id(at), item_id(at) + 1) for at in corrected))
+    new = difference(merged([(first, last + 1) for first, last in source.runs]), exported)
+    positions = numbered.item_ids.find(chain.from_iterable(starmap(range, new)))
+    places: dict[int, tuple[NumberedHistory, int]] = {}
+    while batch := list(islice(positions, LISTED)):
+        for position in batch:
+            if position < end:  # later events arrived after the input was read
+                places[item_id(position)] = numbered, position
+        if len(batch) == LISTED:
+            yield
+    for step in record.steps:
+        for item, position in step.created.items():
+            if not is_in(exported, item):
+                places.setdefault(item, (step.after.numbered, position))
+    return [(item, *place) for item, place in places.items()]
+
+
+def mark_exported(record: Record) -> None:
+    """Mark the items of an assembly's input, and those that its steps created, as exported by its span.
+
+    If another counter counted the tokens than before, all other items have to be exported again.
+    """
+    ledger, source = record.ledger, record.ledger_input
+    exported = [(first, last + 1) for first, last in source.runs]
+    for step in record.steps:
+        exported += [(item, item + 1) for item in step.created]
+    counter, table = record.meter.counter, source.view.history.table(record.meter)
+    if ledger.exported_by == (counter.name, counter.generation):
+        exported += ledger.exported
+    ledger.exported, ledger.exported_by = merged(exported), (counter.name, counter.generation)
+    ledger.exported_table = table, len(table.corrected)
+    ledger.recorded_id = record.assembly_id
+
+
 #: The parallel arrays that describe new items.
 _ARRIVED: Final = (
     names.ARRIVED_ITEMS,
@@ -310,7 +360,7 @@ def step_arrays(record: Record, step: Step) -> Arrays:
     compacted: list[str] = []
     unlisted_reasons: list[str] = []
     if step.exits:
-        listed, unlisted_reasons = listed_exits(step, record.last)
+        listed, unlisted_reasons = _listed_exits(step, record.last)
         for (outcome, reason), runs in listed:
             texts = texts_of(runs)
             if outcome is DecisionOutcome.DROPPED:
@@ -323,9 +373,64 @@ def step_arrays(record: Record, step: Step) -> Arrays:
             ([names.DROPPED_ITEMS, names.DROPPED_REASONS], [dropped, reasons]),
             ([names.DROPPED_UNLISTED_REASONS], [unlisted_reasons]),
             ([names.COMPACTED_ITEMS], [compacted]),
-            ([names.INJECTED_ITEMS], [runs_of(step.injected) if step.created else []]),
+            ([names.INJECTED_ITEMS], [runs_of(step.created) if step.created else []]),
         ]
     )
+
+
+def _listed_exits(step: Step, last: Snapshot) -> tuple[list[tuple[Tag, list[Run]]], list[str]]:
+    """Return the items that left by a step, for its span, and the reasons of dropped items that are not listed.
+
+    The items are runs of item ids by outcome and reason. At most `_MAX_RUNS` runs of dropped items are listed.
+    """
+    dropped: list[ItemGroup] = []
+    compacted: list[tuple[Tag, list[Run]]] = []
+    for group in step.exits:
+        if group.outcome is DecisionOutcome.DROPPED:
+            dropped.append(group)
+        else:
+            compacted.append((group.tag, item_id_runs(group.view, group.numbered)))
+    chosen, unlisted = _newest(dropped, _MAX_RUNS + 1), Counter[str]()
+    if len(chosen) > _MAX_RUNS:
+        chosen = _runs_to_list(step, dropped, last)
+        for group in dropped:
+            unlisted[group.reason.value] += group.view.length
+        for _, tag, (first, last_id) in chosen:
+            unlisted[tag[1].value] -= last_id - first + 1
+    listed: dict[Tag, list[Run]] = {}
+    for _, tag, (first, last_id) in sorted(chosen, key=itemgetter(0)):
+        runs = listed.setdefault(tag, [])
+        if runs and runs[-1][1] + 1 == first:
+            runs[-1] = (runs[-1][0], last_id)
+        else:
+            runs.append((first, last_id))
+    return [*listed.items(), *compacted], list(+unlisted)
+
+
+def _runs_to_list(step: Step, dropped: Sequence[ItemGroup], last: Snapshot) -> list[tuple[int, Tag, Run]]:
+    """Return the runs to list: items that another rule dropped before, then newly dropped ones, then the newest others.
+
+    To explain an item that a turn does not list, a reader of spans uses the latest earlier turn that lists it. That is
+    correct only if each change of step or reason is listed in the turn in which it happened.
+    """
+    changed = subtract_groups(dropped, last.exits_of(step))
+    newly_dropped = subtract_groups(changed, last.exits, tagged=False)
+    other_rule = subtract_groups(changed, newly_dropped, tagged=False)
+    unchanged = subtract_groups(dropped, changed, tagged=False)
+    chosen: list[tuple[int, Tag, Run]] = []
+    for groups in (other_rule, newly_dropped, unchanged):
+        chosen += _newest(groups, _MAX_RUNS - len(chosen))
+    return chosen
+
+
+def _newest(groups: Sequence[ItemGroup], count: int) -> list[tuple[int, Tag, Run]]:
+    """Return the newest runs of item ids in these groups, each with its position and the group's outcome and reason."""
+    runs: list[tuple[int, Tag, Run]] = []
+    for group in groups:
+        tag = group.outcome, group.reason
+        for position, first, last in group.numbered.item_ids.newest_runs(group.view, count):
+            runs.append((position, tag, (first, last)))
+    return sorted(runs, key=itemgetter(0))[-count:] if count else []
 
 
 def texts_of(runs: Iterable[Run]) -> list[str]:
@@ -337,6 +442,11 @@ def texts_of(runs: Iterable[Run]) -> list[str]:
         else:
             texts.append(f"{first}-{last}" if first < last else f"{first}")
     return texts
+
+
+def run_text(first: int, last: int) -> str:
+    """Return a run of item ids as text: ``7``, or ``7-9``."""
+    return item_text(first) if first == last else f"{item_text(first)}-{item_text(last)}"
 
 
 def runs_of(items: Iterable[int]) -> list[str]:
@@ -377,8 +487,8 @@ class StepItems(BlockItems):
         self._entries = report.entries
         self._ids: dict[int, int] = {}
         if any(len(entry.items) for entry in report.entries):
-            ids = step.numbered_in.of(step.view_in)
-            self._ids = {id(event): item for event, item in zip(step.view_in, ids, strict=True)}
+            ids = step.before.numbered.of(step.before.view)
+            self._ids = {id(event): item for event, item in zip(step.before.view, ids, strict=True)}
 
     def ids(self, place: int) -> Sequence[int]:
         """Return the item ids of the block at this index, in the block's order."""

@@ -23,7 +23,7 @@ from otel_assembly.context import Context
 from otel_assembly.decision import DecisionOutcome, PrefixBreak
 from otel_assembly.errors import HaltedError, error_type, is_failure
 from otel_assembly.ledger.record import departures_of, prefix_of, totals_of
-from otel_assembly.ledger.snapshot import item_text, run_text
+from otel_assembly.ledger.snapshot import item_text
 from otel_assembly.messages.event_facts import sendable
 from otel_assembly.recorder import AgentIdentity
 from otel_assembly.telemetry import conventions as names
@@ -33,7 +33,9 @@ from otel_assembly.telemetry.attributes import (
     StepItems,
     assembly_arrays,
     assembly_attributes,
+    mark_exported,
     put_budget,
+    run_text,
     step_arrays,
     step_attributes,
 )
@@ -232,7 +234,6 @@ class OpenRecording:
         halts: Each halt that was emitted during the assembly, with its time.
         finished: Whether the assembly has ended.
         assembly_reference: A reference to the assembly, for a halt that is emitted after its end.
-        recorded: Whether the assembly's span contains its items. If not, the ledger's next assembly describes them.
         measured: Whether the span or a metric is recorded, so that totals are needed.
     """
 
@@ -268,8 +269,7 @@ class OpenRecording:
         self.assembly_reference = AssemblyReference(halt_emitter, self._span.get_span_context(), identity)
         if isinstance(context, Context):
             context.guard.last = self.assembly_reference
-        self.recorded = self._span.is_recording()
-        self.measured = self.recorded or emitter.providers.measure()
+        self.measured = self._span.is_recording() or emitter.providers.measure()
 
     def policy(self, name: str, index: int, started_ns: int | None = None) -> _PolicyTiming:
         """Start a policy's span, and return the context manager that times the policy; call it in the chain's order."""
@@ -314,7 +314,7 @@ class OpenRecording:
                 except Exception as error:  # noqa: BLE001
                     emitter.failed("metrics", error)
                 try:
-                    if self.recorded:
+                    if self._span.is_recording():
                         yield from self._describe(record, totals, prefix, departures, ended_ns)
                 except Exception as error:  # noqa: BLE001
                     emitter.failed("span", error)
@@ -448,8 +448,6 @@ class OpenRecording:
         self, record: Record, totals: Totals, prefix: Prefix, departures: Departures, ended_ns: int
     ) -> Slices[None]:
         """Set the attributes and arrays of the assembly's span and of its steps' spans."""
-        # If this fails, `recorded` stays False, and the ledger's next assembly describes the items again.
-        self.recorded = False
         halts = max(totals.halts_emitted, len(self.halts))
         content, error = self._emitter.content, record.error or record.maintenance_error
         arrays = yield from assembly_arrays(record, departures, content)
@@ -457,7 +455,7 @@ class OpenRecording:
         if error is not None or halts or totals.overflow is not None:
             set_status(self._span, error, overflow=totals.overflow, halted=bool(halts))
         yield from self._emitter.putting(self._span, self._context, attributes, arrays, ended_ns)
-        self.recorded = True
+        mark_exported(record)  # if an exception came before, the ledger's next assembly describes the items again
         for step, timing in zip(record.steps, self._policies, strict=False):
             if timing.span.is_recording():
                 try:

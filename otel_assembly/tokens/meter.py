@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     import tiktoken
 
+    from otel_assembly._internal.threads import ThreadLimit
     from otel_assembly.messages.event_facts import EventFacts
     from otel_assembly.messages.provider_rules import ClientRules
     from otel_assembly.tokens import long_runs
@@ -39,6 +40,8 @@ else:
 
 #: Texts of at least this many characters are counted by `long_runs`.
 _LONG: Final = 16_384
+#: The most threads per event loop in which one meter counts concurrently.
+_MOST_THREADS: Final = 4
 #: How many sets of tool definitions have their tokens cached.
 _TOOL_SETS: Final = 16
 
@@ -284,6 +287,7 @@ class TokenMeter:
         "_max_entries",
         "_max_text",
         "_per_prompt",
+        "_threads",
         "_tools",
         "counter",
         "framing",
@@ -302,6 +306,7 @@ class TokenMeter:
         self.counter = counter
         self.framing = framing or MessageFraming()
         self._per_prompt = self.framing.prompt()
+        self._threads: ThreadLimit | None = None
         #: True if the counter is known to have loaded its vocabulary.
         self.ready = False
         self._max_characters = max_characters
@@ -327,6 +332,15 @@ class TokenMeter:
     def priming(self) -> int:
         """Tokens at the end of every prompt, which start the reply."""
         return self.framing.reply_priming
+
+    @property
+    def threads(self) -> ThreadLimit:
+        """The threads that count. Each meter has its own, so that a counter that hangs delays no other meter."""
+        if self._threads is None:
+            from otel_assembly._internal.threads import ThreadLimit  # lazy, because most turns need no thread
+
+            self._threads = ThreadLimit("tokens", _MOST_THREADS)
+        return self._threads
 
     @property
     def key(self) -> Hashable:
