@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache, partial
 from inspect import isawaitable
@@ -104,6 +105,7 @@ class AssemblerBase:
         return TokenMeter(counter, self.framing.for_client(rules, counter.count))
 
 
+@dataclass(slots=True, eq=False)
 class OpenAssembly:
     """A running assembly: begins its steps, applies policies to them, and ends.
 
@@ -113,12 +115,9 @@ class OpenAssembly:
         in_place: Whether the caller is synchronous, so that this object must not wait for an event loop.
     """
 
-    __slots__ = ("in_place", "record", "recording")
-
-    def __init__(self, record: Record, recording: Recording, *, in_place: bool = False) -> None:
-        self.record = record
-        self.recording = recording
-        self.in_place = in_place
+    record: Record
+    recording: Recording
+    in_place: bool = False
 
     def begin_step(self, policy: str, kind: str | None, config: Mapping[str, Any]) -> Step:
         """Add a step whose input, and so far also its output, is the output of the previous step."""

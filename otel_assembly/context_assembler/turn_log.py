@@ -26,7 +26,7 @@ from otel_assembly.context_assembler.turns import STEP
 from otel_assembly.events import Event
 from otel_assembly.history.history import ListHistory
 from otel_assembly.history.tool_pairs import ORPHAN, RESPONSE, Pairing
-from otel_assembly.matching.rotation import COMPARED_WHOLE, ComparedMessages, Rotation
+from otel_assembly.matching.rotation import COMPARED_WHOLE, ComparedMessages
 from otel_assembly.messages.content_snapshot import contents, copied, equal, readable
 from otel_assembly.messages.event_facts import EventFacts, describe
 
@@ -159,7 +159,7 @@ class TurnLog:
         self._changes = 0
         #: The turns that the previous task sent, as ascending ranges.
         self._sent: Sequence[Run] = ()
-        self._rotation = Rotation()
+        self._compared = ComparedMessages()
 
     def take(self, examples: Sequence[EventFacts], older: Sequence[Any], recent: Sequence[Any]) -> Turns | None:
         """Read the facts of the new turns, and return all turns of the conversation.
@@ -239,7 +239,8 @@ class TurnLog:
         if known > COMPARED_WHOLE and self._sent and self._starts_with_known(turns):
             *before, (start, _) = self._sent
             sent = [*chain.from_iterable(starmap(range, before))]
-            compared = self._rotation.choose(self._history.pairing.atoms[start - 1] if start else 0, sent)
+            compared = self._compared.following(self._history.pairing.atoms[start - 1] if start else 0, sent)
+            self._compared = compared
             now, old_turns, old_contents = compared.select(known, turns, self._turns, self._contents)
             if all(map(is_, now, old_turns)) and _are_readable(now):
                 return compared if equal(old_contents, contents(now)) else None

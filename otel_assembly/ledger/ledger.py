@@ -41,7 +41,7 @@ from otel_assembly.ledger.snapshot import (
     PendingUsage,
     Snapshot,
 )
-from otel_assembly.matching.rotation import COMPARED_WHOLE, ComparedMessages, Rotation
+from otel_assembly.matching.rotation import COMPARED_WHOLE, ComparedMessages
 from otel_assembly.messages.content_snapshot import DescribedEvent, DescribedEvents, contents, equal
 
 if TYPE_CHECKING:
@@ -101,7 +101,6 @@ class Ledger:
         self.described = DescribedEvents()
         #: The messages that were compared in this turn.
         self._compared = _ALL
-        self._rotation = Rotation()
         #: Whether all messages of the next list are compared.
         self._compares_all = False
         #: The last stable prefix that was hashed: its prompts, its events and the state of the hash.
@@ -314,7 +313,7 @@ class Ledger:
             else:
                 sent += source.item_ids.find(last.numbered.of(last.view))
                 start = to_runs(sent)[-1][0] if sent else start
-        return self._rotation.choose(source.history.pairing.atoms[start - 1] if start else 0, sent)
+        return self._compared.following(source.history.pairing.atoms[start - 1] if start else 0, sent)
 
     def verify(self, source: LedgerInput, sent: Snapshot) -> bool:
         """Return True if the messages to send, and the atom in front of the cut, have the content that was read.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionOutcome, Overflow, OverflowCause, PrefixBreak, PromptPart
 from otel_assembly.history.history import KINDS
-from otel_assembly.history.tool_pairs import ECHO, MEDIA, REASONED, broken_in
+from otel_assembly.history.tool_pairs import ECHO, MEDIA
 from otel_assembly.ledger.figures import Prefix, StepTotals, Totals
 from otel_assembly.ledger.snapshot import (
     FIRST_MADE,
@@ -132,25 +132,6 @@ class Record:
         for step in self.steps:
             created.difference_update(step.restored_items)
         return created
-
-    def broken(self, view: View) -> int:
-        """Return the number of events in a view that lost the other half of their tool pair or reasoning.
-
-        If a step inserted or reordered events, the pairing of its output does not show the reasoning that lost its
-        following item, or the reverse: nothing marks absent reasoning there, and it may precede another answer.
-        """
-        source, ids = self.ledger_input.view, self.ledger_input.numbered.item_ids
-        before, now, separated = source.history.pairing, view.history.pairing, set[int]()
-        step = next((step for step in self.steps if step.after.view is view), None)
-        if step is not None and view.history is not source.history and before.reasoned:
-            places = {step.after.numbered.item_ids.of(position): position for position in view.positions()}
-            for atom in before.reasoned:
-                members = [at for at in before.members(atom) if before.flags[at] & REASONED and source.holds(at)]
-                present = [places[item] for item in map(ids.of, members) if item in places]
-                joined = len({now.atoms[at] for at in present}) == 1 and all(now.flags[at] & REASONED for at in present)
-                if len(present) < len(members) or not joined:
-                    separated.update(present)
-        return broken_in(view, separated)
 
     def items_tokens(self, view: View) -> int:
         """Return the tokens of a view's items."""

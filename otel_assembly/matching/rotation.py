@@ -33,6 +33,11 @@ class ComparedMessages:
     block: range = range(0)
     sent: Sequence[int] = ()
 
+    def following(self, start: int, sent: Sequence[int]) -> ComparedMessages:
+        """Return the messages that are compared at the next assembly: the next block, and all from `start` on."""
+        block = range(self.block.stop if self.block.stop < start else 0, start)[:_BLOCK]
+        return ComparedMessages(start, block, sent[: bisect_left(sent, start)])
+
     def select(self, stop: int, *lists: list[Any]) -> list[list[Any]]:
         """Return the items of each list at the compared positions: from `start` to `stop`, of `block`, of `sent`."""
         newer, older, sent = slice(self.start, stop), slice(self.block.start, self.block.stop), self.sent
@@ -42,18 +47,3 @@ class ComparedMessages:
         """Return those of the positions whose messages are not compared."""
         start, block, sent = self.start, self.block, {*self.sent}
         return [at for at in positions if at < start and at not in block and at not in sent]
-
-
-class Rotation:
-    """Chooses the messages that are compared, one block of the older messages after the other."""
-
-    __slots__ = ("_next",)
-
-    def __init__(self) -> None:
-        self._next = 0
-
-    def choose(self, start: int, sent: Sequence[int]) -> ComparedMessages:
-        """Return the messages that are compared at the next assembly; see `ComparedMessages`."""
-        block = range(self._next if self._next < start else 0, start)[:_BLOCK]
-        self._next = block.stop
-        return ComparedMessages(start, block, sent[: bisect_left(sent, start)])

@@ -15,6 +15,7 @@ from opentelemetry import trace
 
 from otel_assembly._internal.slices import LISTED
 from otel_assembly.decision import DecisionOutcome
+from otel_assembly.history.tool_pairs import REASONED, broken_in
 from otel_assembly.history.view import Run, View, difference, is_in, merged, to_runs
 from otel_assembly.ledger.record import tokens_by_kind
 from otel_assembly.ledger.snapshot import FIRST_MADE, item_id_runs, item_text, subtract_groups
@@ -183,7 +184,7 @@ def _adapt_to_observed(attributes: Attributes, record: Record, view_out: View) -
     unknown, remove the attributes that describe it.
     """
     # If the provider stores earlier messages, it also stores the calls whose results are sent, so no pair is broken.
-    broken = record.broken(view_out) if record.error is None and not record.unknown else 0
+    broken = _broken(record, view_out) if record.error is None and not record.unknown else 0
     if broken:
         attributes[names.PAIRS_BROKEN] = broken
     if record.unknown:
@@ -191,6 +192,26 @@ def _adapt_to_observed(attributes: Attributes, record: Record, view_out: View) -
         attributes[names.INPUT_UNKNOWN] = True
         for name in _INPUT_ATTRIBUTES:
             attributes.pop(name, None)
+
+
+def _broken(record: Record, view: View) -> int:
+    """Return the number of events in a view that lost the other half of their tool pair or reasoning.
+
+    If a step inserted or reordered events, the pairing of its output does not show the reasoning that lost its
+    following item, or the reverse: nothing marks absent reasoning there, and it may precede another answer.
+    """
+    source, ids = record.ledger_input.view, record.ledger_input.numbered.item_ids
+    before, now, separated = source.history.pairing, view.history.pairing, set[int]()
+    step = next((step for step in record.steps if step.after.view is view), None)
+    if step is not None and view.history is not source.history and before.reasoned:
+        places = {step.after.numbered.item_ids.of(position): position for position in view.positions()}
+        for atom in before.reasoned:
+            members = [at for at in before.members(atom) if before.flags[at] & REASONED and source.holds(at)]
+            present = [places[item] for item in map(ids.of, members) if item in places]
+            joined = len({now.atoms[at] for at in present}) == 1 and all(now.flags[at] & REASONED for at in present)
+            if len(present) < len(members) or not joined:
+                separated.update(present)
+    return broken_in(view, separated)
 
 
 def config_json(config: Mapping[str, Any]) -> str:
