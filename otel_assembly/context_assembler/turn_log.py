@@ -441,7 +441,9 @@ class TurnsBlock(ReadBlock):
                 history, size = turns.view.history, turns.step_bytes
                 offsets, position_after = history.offsets, history.position_after
                 if enough < cut:
-                    cut = min(cut, position_after(-(-offsets[enough] // size) * size))
+                    edge = offsets[enough] // size * size
+                    # Turns without text before `enough` can be at the same offset, and so in the same step.
+                    cut = min(cut, position_after(edge if position_after(edge) == enough else edge + size))
                 while cut > start:
                     step = max(start, position_after(offsets[cut - 1] // size * size))
                     if self._across(step, apart)[1] > remaining:

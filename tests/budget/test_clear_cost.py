@@ -159,6 +159,14 @@ async def answer_of(assembler, task, context, turns):
     return [id(message) for message in made.messages if id(message) in theirs], said(made)
 
 
+async def test_a_step_of_turns_that_does_not_fit_is_dropped_even_if_it_begins_with_empty_turns():
+    assembler = desk(system="Be kind.", window=60, output_reserve=0, floors={}, order="cache", step_tokens=3)
+    turns = [{"role": role, "content": ""} for role in ("system", "assistant")]
+    turns.append({"role": "user", "content": "The flight was moved to gate 14, boarding begins at 17:40. " * 2})
+    context = await assembler.assemble(Task(ASKED, recent=turns), None, Context())
+    assert context.assembly.totals.tokens_out <= 60
+
+
 @settings(deadline=None, max_examples=80)
 @given(conversations(), st.data())
 async def test_what_is_remembered_of_the_turns_is_what_would_be_read_of_them(events, data):
