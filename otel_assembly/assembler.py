@@ -29,7 +29,7 @@ from otel_assembly.history.history import History, unknown_part_error
 from otel_assembly.history.token_counts import arrive, count_estimates
 from otel_assembly.ledger.ledger import Ledgers, named_conversation
 from otel_assembly.ledger.record import Record
-from otel_assembly.policies.base import INJECTION
+from otel_assembly.policies.base import INJECTION, DecidingPolicy
 from otel_assembly.policies.registry import checked_chain, policy_kind, trait, validate_order
 from otel_assembly.recorder import NULL_RECORDING, AgentIdentity
 from otel_assembly.tokens import CalibratedCounter, MessageFraming, counter_for
@@ -122,7 +122,7 @@ class Assembler(AssemblerBase):
         self.strict = strict
         self._ledgers = Ledgers()
         with suppress(TokenizerError):  # raised when tokens are counted
-            prepare(self._counter or counter_for(self.model))
+            prepare(self._counter if self._counter is not None else counter_for(self.model))
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any] | str | PathLike[str], **settings: Any) -> Self:
@@ -267,10 +267,10 @@ class Assembler(AssemblerBase):
         try:
             is_current = await self._run(assembly)
         except BaseException as error:
-            record.context.done(succeeded=False)
             if isinstance(error, HaltedError) and record.halt is None:
                 record.halt = event_types.HaltEvent(reason=error.reason, source=error.source)
             assembly.close(error)
+            record.context.done(succeeded=False)
             if isinstance(error, ContextOverflowError | HaltedError):
                 error.assembly = Assembly(record)
             if isinstance(error, ContextOverflowError):
@@ -278,7 +278,16 @@ class Assembler(AssemblerBase):
             raise
         if not is_current:
             return await self._start_again(assembly, prompts, events, context)
-        await assembly.close_in_slices()
+        return await self._end(assembly)
+
+    async def _end(self, assembly: OpenAssembly) -> Assembly:
+        """Record an assembly whose policies succeeded, and return its result."""
+        record = assembly.record
+        try:
+            await assembly.close_in_slices()
+        except BaseException:  # the caller does not get the prompt
+            record.context.done(succeeded=False)
+            raise
         record.context.done(succeeded=True)
         made = Assembly(record)
         for listener in assembly_listeners:
@@ -333,15 +342,19 @@ class Assembler(AssemblerBase):
             True if a policy compacted content.
         """
         has_compacted = False
-        meter = self.meter(self.model or context.model, context.client)
+        meter, texts = self.meter(self.model or context.model, context.client), tuple(prompts)
+        events: Sequence[Any] = history.view()
         for policy in self.policies:
+            if isinstance(policy, DecidingPolicy) and policy.filters is not None:
+                filtered = await policy.decide(texts, events, context.for_assembly(meter))
+                events = filtered.events
             if not getattr(policy, "compacts", False):
                 continue
             recording = self.recorder.begin_compaction(policy.name, context.agent_name)
             with recording or nullcontext():
                 policy_context = context.for_assembly(meter, recording.watch if recording is not None else None)
                 try:
-                    outcome = await policy.decide(tuple(prompts), history.view(), policy_context)  # type: ignore[attr-defined]
+                    outcome = await policy.decide(texts, events, policy_context)  # type: ignore[attr-defined]
                 except ContextOverflowError:
                     continue  # the next assembly raises it, with the whole chain applied
             has_compacted = has_compacted or bool(outcome.compactions)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from otel_assembly._internal.arguments import instance, objects, share
 from otel_assembly.conversation_state import (
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from otel_assembly.history.view import View
     from otel_assembly.messages.provider_rules import ClientRules, ProviderRules
     from otel_assembly.tokens import TokenMeter
+
+
+logger: Final = logging.getLogger("otel_assembly")
 
 
 class EventSink(Protocol):
@@ -83,7 +87,7 @@ class Context:
         budget_ratio: float = 1.0,
         provider: str | None = None,
     ) -> None:
-        self.conversation_id = conversation_id
+        self.conversation_id = conversation_id or None
         self.provider = provider
         self.agent_name = agent_name
         self.model = model
@@ -110,7 +114,14 @@ class Context:
         self._rules: ProviderRules | None = None
         #: The input of the current assembly; None outside an assembly.
         self.input: View | None = None
+        #: The context of which this one is a copy for the same conversation; None if it is no such copy.
+        self._original: Context | None = None
         self._set_guard_agent()
+
+    @property
+    def original(self) -> Context:
+        """The context that identifies the conversation: this one, or the one from which `with_budget_ratio` made it."""
+        return self._original or self
 
     @property
     def alerts_shown_before(self) -> int:
@@ -124,10 +135,7 @@ class Context:
     @property
     def conversation(self) -> Conversation:
         """The state that all turns of this conversation share: its halt and the alerts that the model was shown."""
-        if self._conversation is None:
-            self._conversation = conversation_of_id(self.conversation_id) if self.conversation_id else Conversation()
-            self._set_guard_agent()
-        return self._conversation
+        return self.adopt(None)
 
     def _set_guard_agent(self) -> None:
         """Store this run's agent in the conversation's guard, for telemetry of halts outside an assembly."""
@@ -171,13 +179,14 @@ class Context:
         return budget if self.budget_ratio == 1 else max(1, math.floor(budget * self.budget_ratio + 1e-9))
 
     def with_budget_ratio(self, budget_ratio: float) -> Self:
-        """Return a copy of this context, for the same conversation, with another share of their budgets for policies.
+        """Return a copy of this context, for the same conversation, with another share of the budgets for policies.
 
         Raises:
             ConfigurationError: The ratio is not above 0 and at most 1.
         """
         context = copy.copy(self)
         context.budget_ratio = share("budget_ratio", budget_ratio)
+        context._original = self.original  # noqa: SLF001  # a copy of this object
         return context
 
     def __copy__(self) -> Self:
@@ -201,9 +210,11 @@ class Context:
     def adopt(self, conversation: Conversation | None) -> Conversation:
         """Return the context's conversation: a `History`'s, unless it has an id or a stream with a conversation."""
         if self._conversation is None:
-            if conversation is None or self.conversation_id is not None:
-                return self.conversation
-            self._conversation = conversation
+            if self._original is not None:
+                conversation = self._original.adopt(conversation)
+            elif self.conversation_id is not None:
+                conversation = conversation_of_id(self.conversation_id)
+            self._conversation = conversation if conversation is not None else Conversation()
             self._set_guard_agent()
         return self._conversation
 
@@ -264,8 +275,11 @@ class Context:
         return context
 
     def done(self, *, succeeded: bool) -> None:
-        """Run the callbacks that `when_done` registered for success or for failure, once."""
+        """Run the callbacks that `when_done` registered for success or for failure, once; log their errors."""
         for callback in self._on_success if succeeded else self._on_failure:
-            callback()
+            try:
+                callback()
+            except Exception as error:  # noqa: BLE001  # it must not hide the assembly's result or error
+                logger.warning("a function that was given to Context.when_done raised %s", type(error).__name__)
         self._on_success.clear()
         self._on_failure.clear()

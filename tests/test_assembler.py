@@ -32,6 +32,8 @@ from otel_assembly.events import AssemblyCompleted, CompactionSummary
 from otel_assembly.knowledge import KnowledgeStore, MemoryKnowledgeStore
 from otel_assembly.messages import EventKind
 from otel_assembly.messages.content_snapshot import read_from, written_on
+from otel_assembly.telemetry import ContentCapture, TelemetrySettings
+from otel_assembly.testing import RecordedTelemetry
 
 # --- What comes back --------------------------------------------------------------------------------------------------
 
@@ -472,3 +474,62 @@ async def test_chat_messages_that_say_what_they_said_are_the_same_items_and_the_
     assert all(any(event is message for message in messages) for event in assembly.events)
     assert assembly.items == [str(messages.index(event)) for event in assembly.events]
     assert set(before) & set(assembly.items)
+
+
+async def test_a_counter_that_is_empty_counts():
+    class Memo(dict):
+        name, method, generation = "memo", "exact", 0
+
+        def count(self, text):
+            return self.setdefault(text, 100)
+
+    assembly = await Assembler([], counter=Memo()).assemble([], requests("hello"))
+    assert assembly.totals.encoding == "memo"
+    assert assembly.totals.tokens_out > 100
+
+
+async def test_contexts_with_an_empty_id_are_not_one_conversation():
+    assembler = Assembler([])
+    for text in ("a", "b"):
+        assembly = await assembler.assemble([], requests(text), Context(conversation_id=""))
+        assert (assembly.turn, assembly.prefix.cause) == (0, "first")
+
+
+class Registers:
+    """Registers a function that raises, and raises itself if `error` is an exception."""
+
+    name = "registers"
+
+    def __init__(self, error):
+        self.error = error
+
+    async def apply(self, prompts, events, context):
+        def fail():
+            raise RuntimeError("callback")
+
+        context.when_done(success=fail, failure=fail)
+        if self.error is not None:
+            raise self.error
+        return prompts, events
+
+
+async def test_a_registered_function_that_raises_hides_neither_the_error_nor_the_span(recorder, caplog):
+    with pytest.raises(PolicyFailedError):
+        await Assembler([Registers(ValueError())], recorder=recorder.recorder).assemble([], requests("a"))
+    assert recorder.span("assemble_context").attributes["error.type"] == "ValueError"
+    assert "when_done" in caplog.text
+    assert (await Assembler([Registers(None)]).assemble([], requests("a"))).events
+
+
+async def test_a_turn_that_is_cancelled_while_it_is_recorded_gives_its_alerts_back():
+    def cancelled(text):
+        task.cancel()
+        return text
+
+    settings = TelemetrySettings(content=ContentCapture.SPAN_ONLY, redact=cancelled)
+    assembler = Assembler([AlertPolicy()], recorder=RecordedTelemetry(settings=settings).recorder)
+    history = History([*requests(*map(str, range(600))), warning()])
+    task = asyncio.create_task(assembler.assemble([], history))
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len((await Assembler([AlertPolicy()]).assemble([], history)).prompts) == 1

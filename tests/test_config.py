@@ -340,3 +340,16 @@ def test_a_compactor_made_in_code_has_no_configuration_and_the_one_without_a_mod
         Assembler([BudgetPolicy(8_000, 500, compact=lambda text, target: text[:target])]).to_config()
     with pytest.raises(ConfigurationError, match="compact must be 'extractive' or a function, got 'model'"):
         chain_from_spec("budget:window=8000:output_reserve=0:compact=model")
+
+
+class Limited(ConversationPolicy):
+    name = "limited"
+
+    def __init__(self, limit: int | None = 5) -> None:
+        self.limit = limit
+
+
+@pytest.mark.parametrize("limit", [None, 5, 7])
+def test_a_setting_without_a_value_is_written_if_it_has_one_by_default(limit):
+    written = Assembler([Limited(limit)]).to_config()
+    assert Assembler.from_config(written).policies[0].limit == limit

@@ -252,7 +252,8 @@ def _entry_of(policy: AssemblyPolicy, where: str) -> str | dict[str, Any]:
         raise ConfigurationError(
             f"{where}: its 'config' lacks {missing[0]!r}, so that it cannot be written to a configuration"
         )
-    values = {key: config[key] for key in parameters if config.get(key) is not None}
+    given = {key: (config[key], default) for key, (_, default) in parameters.items() if key in config}
+    values = {key: value for key, (value, default) in given.items() if value is not None or default is not None}
     settings = {key: value.value if isinstance(value, Enum) else value for key, value in values.items()}
     return {name: settings} if settings else name
 

@@ -93,7 +93,7 @@ class AssemblerBase:
         """Return the token meter of a model; `client` is what its client adds to messages, None if unknown."""
         arguments = model, client
         if self._last_meter is None or self._last_meter[0] != arguments:
-            counter = self._counter or counter_for(model)
+            counter = self._counter if self._counter is not None else counter_for(model)
             rules = client or rules_of_unknown_client(model)
             # A framework's model name may be another type than a string.
             key = rules, None if self._counter is not None else f"{model}"
@@ -253,7 +253,7 @@ def _has_decide(policy: type) -> bool:
 async def _call_decide(policy: Any, step: Step, context: Context, *, in_place: bool) -> Outcome:
     """Return the outcome of a policy's `decide`.
 
-    The policy receives an immutable view. Only dicts in it can be changed in place, so those that it reads are checked.
+    The policy receives an immutable view. Of the events that it reads, dicts are checked for changes in place.
     """
     copies: MessageCopies = {}
     before, has_dicts = reader.get(), step.before.view.history.of_dicts

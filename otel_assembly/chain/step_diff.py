@@ -13,7 +13,7 @@ from otel_assembly.ledger.snapshot import ItemGroup, ItemIds, NumberedHistory, S
 from otel_assembly.matching.event_index import EventIndex, EventMatcher, moved
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Container, Mapping, Sequence
 
     from otel_assembly.decision import Compaction, Verdict
     from otel_assembly.ledger.ledger import Ledger
@@ -183,8 +183,8 @@ def write_new_history(
 ) -> None:
     """Write the output to `step` as a new history. Input events, and those created before, keep their item ids.
 
-    With `has_copies`, a new event with the content of one that was created before is that event. If an observed step
-    only appended events to its previous output, that output's history is extended instead.
+    With `has_copies`, a new event with the content of one that was created before is that event. If the step only
+    appended events to its previous output, that output's history is extended, with all that policies keep for it.
     """
     view, source = step.before.view, step.before.numbered
     new = [place for place, at in enumerate(diff.middle, diff.front) if at is None]
@@ -196,29 +196,42 @@ def write_new_history(
         item_ids.extend(1, created[place] if at is None else source.item_ids.of(view.position(at)))
     for first, last in item_id_runs(view.part(diff.length - diff.back, diff.length), source):
         item_ids.extend(last - first + 1, first)
-    numbered = ledger.step_outputs.get(step.index) if ledger.observed else None
-    known = len(numbered.item_ids) if numbered is not None else 0
-    # Events of the same input history have not changed, and a created event with other content gets another id, so
-    # that equal item ids are sufficient. Only dicts can change in place.
-    if (
-        numbered is None
-        or numbered.step_input is not source
-        or not 0 < known == len(numbered.history) <= len(events)
-        or numbered.history.of_dicts
-        or numbered.item_ids.spans(0, known) != item_ids.spans(0, known)
-    ):
-        numbered, known = NumberedHistory(ListHistory(), ItemIds(), step_input=source), 0
-    numbered.list_history.renew(events[:known])
-    facts = (
-        view.history.facts(view.position(at)) if at is not None and inputs[at] is event else ledger.facts(event)
-        for event, at in zip(events[known:], diff.found()[known:], strict=True)
-    )
-    numbered.list_history.take(events[known:], facts)
-    numbered.item_ids.extend_from(item_ids, known, len(events))
-    if ledger.observed:
+    with ledger.lock:
+        numbered = ledger.step_outputs.get(step.index)
+        known = len(numbered.item_ids) if numbered is not None else 0
+        if (
+            numbered is None
+            or numbered.step_input is not source
+            or not 0 < known == len(numbered.history) <= len(events)
+            or numbered.item_ids.spans(0, known) != item_ids.spans(0, known)
+            or not _may_extend(numbered.history.events, events, created, ledger, of_dicts=numbered.history.of_dicts)
+        ):
+            numbered, known = NumberedHistory(ListHistory(), ItemIds(), step_input=source), 0
+        if ledger.observed:
+            numbered.list_history.renew(events[:known])
+        facts = (
+            view.history.facts(view.position(at)) if at is not None and inputs[at] is event else ledger.facts(event)
+            for event, at in zip(events[known:], diff.found()[known:], strict=True)
+        )
+        numbered.list_history.take(events[known:], facts)
+        numbered.item_ids.extend_from(item_ids, known, len(events))
         ledger.step_outputs[step.index] = numbered
-    step.set_events(numbered.history.view(), numbered)
+        step.set_events(numbered.history.view(), numbered)
     step.created = {item: place for place, item in created.items()}
+
+
+def _may_extend(
+    before: Sequence[Any], events: Sequence[Any], created: Container[int], ledger: Ledger, *, of_dicts: bool
+) -> bool:
+    """Return whether an output with the item ids of the step's previous output, and more, may extend its history.
+
+    Events of the same input history have not changed, and a created event with other content has another id. Own
+    policies may create a new object with the same content each time; the first one is sent again. A framework sends its
+    own objects, which then replace those of the history, and may have changed its dicts in place.
+    """
+    if ledger.observed:
+        return not of_dicts
+    return all(old is new or place in created for place, (old, new) in enumerate(zip(before, events, strict=False)))
 
 
 def _number(step: Step, new: Sequence[Any], ledger: Ledger, has_copies: bool) -> list[int]:

@@ -77,7 +77,7 @@ class Ledger:
         self.id = uuid.uuid4().hex
         #: Whether a framework's own code assembles, so that an output can be the next input.
         self.observed = observed
-        #: By index of an observed step, its last output with a new history, which is extended if events are appended.
+        #: By index of a step, its last output with a new history, which is extended if events are appended.
         self.step_outputs: dict[int, NumberedHistory] = {}
         self.lock = new_lock()
         self.turns = 0
@@ -445,7 +445,7 @@ class Ledgers:
                 # A ledger refers to its history, so a dictionary here would keep both alive. The history itself stores
                 # the ledger, until the history or this assembler is garbage collected.
                 return _get_or_create(events.kept_for, self._own)
-            return _get_or_create(self._by_context, context)
+            return _get_or_create(self._by_context, context.original)
 
     def weigh(self, ledger: Ledger, context: Context, identity: tuple[object, ...], recorder: object) -> None:
         """Update the number of events of a ledger of a conversation with an id.

@@ -263,7 +263,7 @@ class ObservedAssembler(AssemblerBase):
 
     def preload_counter(self) -> None:
         """Start to load the default token counter, because the framework is installed and will probably be used."""
-        prepare(self._counter or counter_for())
+        prepare(self._counter if self._counter is not None else counter_for())
 
     def declined(self, policy: str, agent_name: str | None = None) -> None:
         """Count a call of a reducer, with its name on spans, that found nothing to do; there is no span for it."""

@@ -204,7 +204,8 @@ class BudgetPolicy(DecidingPolicy):
             reserved = self.reserved(plan, view) if possible else 0
             report = plan.report(self.window, kept, overflow, drops_newest=drops, summary=summary, reserved=reserved)
         outcome = Outcome(prompts, kept, verdicts, budget=budget, fixed=plan.fixed, overflow=overflow, report=report)
-        return outcome if cache is None else cache.edited(outcome, kept, plan.leading, compactions)
+        made = summary if summary is not None and summary.into is not None else None
+        return outcome if cache is None else cache.edited(outcome, kept, plan.leading, compactions, made)
 
     async def _summary(
         self, plan: BudgetPlan, view: View, cache: CompactionCache, context: Context

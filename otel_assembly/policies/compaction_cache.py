@@ -144,7 +144,9 @@ class CompactionCache:
         self.reply = self.reply or reply  # the same object on each turn, so that the ledger recognizes it
         return replace(summary, reply=self.reply)
 
-    def edited(self, outcome: Outcome, kept: View, leading: int, compactions: Sequence[Compaction]) -> Outcome:
+    def edited(
+        self, outcome: Outcome, kept: View, leading: int, compactions: Sequence[Compaction], summary: Compaction | None
+    ) -> Outcome:
         """Return an outcome in which shortened results and the summary replace the original events.
 
         Args:
@@ -152,9 +154,9 @@ class CompactionCache:
             kept: The kept events.
             leading: The number of leading system messages, after which the summary is inserted.
             compactions: The compactions of this turn, for the outcome.
+            summary: The one of them that made the summary; None if there is no summary.
         """
         short = {position: event for position, event in self.short.items() if kept.holds(position)}
-        summary = next((made for made in compactions if made.into is not None and made.into is self.summary), None)
         if not short and summary is None:
             return replace(outcome, compactions=compactions)
         verdicts, inserted = list(outcome.decisions), []

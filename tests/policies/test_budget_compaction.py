@@ -10,6 +10,7 @@ from otel_assembly import (
     BudgetPolicy,
     Context,
     ContextOverflowError,
+    ConversationPolicy,
     History,
     ModelRequest,
     ModelResponse,
@@ -18,7 +19,7 @@ from otel_assembly import (
 )
 from otel_assembly.budget import Compactors
 from otel_assembly.decision import DecisionOutcome
-from otel_assembly.events import CompactionSummary
+from otel_assembly.events import CompactionSummary, TurnStarted
 from otel_assembly.messages import summary_like
 from otel_assembly.telemetry import read_ledgers
 
@@ -209,3 +210,38 @@ async def test_events_without_a_row_for_summaries_are_dropped_with_one_warning(c
     assembly = await Assembler([budget(600, Compactor())]).assemble([], messages, Context())
     assert assembly.totals.dropped > 0
     assert "cannot be replaced by a summary" in caplog.text
+
+
+class Redact:
+    """A policy of a user that replaces an event by a new object with the same content on each turn."""
+
+    name = "redact"
+
+    async def apply(self, prompts, events, context):
+        return prompts, [{"role": "user", "content": "[redacted]"}, *events[1:]]
+
+
+@pytest.mark.parametrize("kind", [History, list])
+async def test_a_summary_is_reused_after_a_policy_that_replaces_an_event(kind):
+    compact, context = Compactor(), Context()
+    assembler, messages = (
+        Assembler([Redact(), budget(600, compact)]),
+        kind([*talk(12), {"role": "user", "content": "?"}]),
+    )
+    for _ in range(3):
+        assembly = await assembler.assemble([], messages, context)
+        messages.append({"role": "assistant", "content": "yes"})
+    assert assembly.totals.compacted
+    assert len(compact.given) == 1
+
+
+async def test_a_summary_that_is_made_ahead_lacks_what_a_filter_drops_and_is_used_by_the_next_turn():
+    compact, context, messages = Compactor(), Context(budget_ratio=0.8), History()
+    for message in talk(12):
+        messages.extend([message, TurnStarted(turn=1)])
+    messages.append({"role": "user", "content": "?"})
+    assembler = Assembler([ConversationPolicy(), budget(900, compact)])
+    assert await assembler.compact_ahead([], messages, context)
+    assembly = await assembler.assemble([], messages, context)
+    assert assembly.totals.compacted
+    assert len(compact.given) == 1

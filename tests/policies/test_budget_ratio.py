@@ -109,3 +109,12 @@ async def test_explain_goes_by_what_was_held(recorder, name):
     again = await Assembler([POLICIES[name]()]).assemble([], list(history), held)
     assert len(again.events) == len(assembly.events) + 1
     assert raised.extra > 0
+
+
+async def test_another_assembly_with_a_share_is_the_next_turn_of_the_conversation_also_of_a_list_without_an_id():
+    messages, assembler, context = [{"role": "user", "content": "Hello"}], Assembler([POLICIES["budget"]()]), Context()
+    first, again = context.with_budget_ratio(0.9), context.with_budget_ratio(0.5)
+    assert (await assembler.assemble([], messages, first)).turn == 0
+    assembly = await assembler.assemble([], messages, again)
+    assert (assembly.turn, assembly.prefix.cause) == (1, None)
+    assert first.conversation is again.conversation is context.conversation
