@@ -139,10 +139,13 @@ class Assembler(AssemblerBase):
         return cls(chain.policies, **{**chain.settings, **settings})
 
     def to_config(self) -> dict[str, Any]:
-        """Return the mapping from which `from_config` makes an equal assembler.
+        """Return the mapping from which `from_config` makes an assembler with the same policies and settings.
+
+        It does not contain `counter` and `recorder`, which are objects. A policy that is not built in is written by its
+        import path.
 
         Raises:
-            ConfigurationError: The chain has a policy without a registered name.
+            ConfigurationError: A policy cannot be imported, or has a setting that no configuration can contain.
         """
         names = ("name", "model", "model_window", "on_policy_error", "on_halt", "framing")
         settings = {name: getattr(self, name) for name in names}

@@ -90,7 +90,7 @@ def replaced(length, outputs):
     """The inputs in whose place something new stands, where these came out, and a new one for each None."""
     inputs = [user(f"input {at}") for at in range(length)]
     diff = diff_sequences(inputs, [user("new") if at is None else inputs[at] for at in outputs])
-    return {at for start, stop in diff.replaced() for at in range(start, stop)} - {
+    return {at for start, stop, _ in diff.gaps_with_new_events() for at in range(start, stop)} - {
         at for start, stop in diff.kept for at in range(start, stop)
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from operator import is_, lt
 from typing import TYPE_CHECKING, Any, Final
 
@@ -61,7 +62,9 @@ def write_difference(
         indexes = [at for at in diff.middle if at is not None]
         step.moved = tuple(sorted(step.before.numbered.item_ids.of(view.position(at)) for at in moved(indexes)))
     removed = difference([(0, diff.length)], kept)
-    replaced = diff.replaced() if stands_in and None in diff.middle else []
+    replaced: list[Run] = []
+    if stands_in and None in diff.middle:
+        replaced = [(low, high) for low, high, _ in diff.gaps_with_new_events() if low < high]
     tag_of = _true_verdicts(inputs, verdicts, removed, index) if verdicts else {}
     runs_by_tag = _write_groups(step, removed, replaced, tag_of, otherwise)
     if replaced:
@@ -99,8 +102,8 @@ def _part_of(
 ) -> View | None:
     """Return the output as a part of the input view, marked as a slice: it may have a tool call without its result.
 
-    None if an output event is a copy of its input. For an observed framework, copies in the front and the back of the
-    output are sufficient, because it sends its own objects.
+    None if the part lacks the original of an event that restates it, or if an output event is a copy of its input. An
+    observed framework sends its own objects, so that of its output only the events in the middle are compared.
     """
     picked = view.pick(kept)
     part = view if picked.length == view.length else View(view.history, view.column, picked.runs, is_slice=True)
@@ -118,20 +121,15 @@ def _provenance(step: Step, diff: SequenceDiff, compacted: Sequence[Run], ledger
     If as many events were compacted in one place as are new there, each new event replaces one of them, in order. Else
     the first new event replaces all of them.
     """
-    created = iter(step.created)
+    created = iter(step.created)  # in the order of the new events
     provenance: dict[int, Sequence[Run]] = {}
-    low, new = diff.front, list[int]()
-    for at in (*diff.middle, diff.length - diff.back):
-        if at is None:
-            new.append(next(created))
-            continue
-        replaced = intersection([(low, at)], compacted) if low < at else []
-        indexes = [index for run in replaced for index in range(*run)] if len(new) > 1 else []
-        if new and replaced:
-            parts = [[(index, index + 1)] for index in indexes] if len(indexes) == len(new) else [replaced]
-            for item, part in zip(new, parts, strict=False):
-                provenance[item] = ledger.leaves.of(item_id_runs(step.before.view.pick(part), step.before.numbered))
-        low, new = max(low, at + 1), []
+    for low, high, count in diff.gaps_with_new_events():
+        new = list(islice(created, count))
+        replaced = intersection([(low, high)], compacted) if low < high else []
+        indexes = [index for run in replaced for index in range(*run)] if count > 1 else []
+        parts = [[(index, index + 1)] for index in indexes] if len(indexes) == count else [replaced]
+        for item, part in zip(new, parts if replaced else (), strict=False):
+            provenance[item] = ledger.leaves.of(item_id_runs(step.before.view.pick(part), step.before.numbered))
     return provenance
 
 

@@ -264,7 +264,8 @@ class View(EventSequence):
     def pick(self, runs: Iterable[Run], *, is_slice: bool = True) -> View:
         """Return the part of this view at ascending and disjoint ranges of its indexes.
 
-        If the part has the same items, or `is_slice` is False, its `is_slice` is that of this view, or False.
+        The part is marked as a slice if it is shorter than this view, or if this view is one. It is not marked if
+        `is_slice` is False, because the caller knows that no tool pair is cut.
         """
         starts, found = self._run_starts(), list[Run]()
         for start, stop in runs:

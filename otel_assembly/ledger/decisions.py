@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from otel_assembly.decision import Decision, DecisionOutcome, DecisionReason
 from otel_assembly.ledger.record import departures_of
@@ -52,7 +52,10 @@ def _exits(record: Record, groups: Iterable[ItemGroup], step: Step) -> Iterator[
 
 
 def _kept(record: Record, injected: Container[int]) -> Iterator[Decision]:
-    """Yield a decision for each item that was not in the previous prompt, or that is pinned for another reason."""
+    """Yield a decision for each item that was not in the previous prompt, or whose pin changed since.
+
+    A pin is the reason why a step kept an item as an exception to the policy's rule.
+    """
     numbered, last = record.sent.numbered, record.last
     pins, pins_before = _pins(record.steps), _pins(last.steps)
     before, created = set(last.numbered.of(last.view)), record.made
@@ -64,13 +67,14 @@ def _kept(record: Record, injected: Container[int]) -> Iterator[Decision]:
             returning.update(dict.fromkeys(group.numbered.of(group.view), step))
     for position in record.sent.view.positions():
         item = numbered.item_ids.of(position)
-        reason, step_of_pin = pins.get(item, (None, None))
-        is_changed = reason is not pins_before.get(item, (None, None))[0] and item not in created
-        if is_changed or (item not in before and item not in injected):
-            step_of_item = step_of_pin or returning.get(item)
-            yield _decision(
-                record, numbered, position, DecisionOutcome.KEPT, reason or DecisionReason.FITS, step_of_item
-            )
+        (reason, step_of_pin), (reason_before, _) = pins.get(item, _NO_PIN), pins_before.get(item, _NO_PIN)
+        is_new = item not in before and item not in injected
+        if is_new or (reason is not reason_before and item not in created):
+            of_step = step_of_pin or returning.get(item)
+            yield _decision(record, numbered, position, DecisionOutcome.KEPT, reason or DecisionReason.FITS, of_step)
+
+
+_NO_PIN: Final = None, None
 
 
 def _pins(steps: Iterable[Step]) -> dict[int, tuple[DecisionReason, Step]]:

@@ -221,7 +221,7 @@ class Ledger:
             if not (yield from replace_copies(old, events, self.described)):
                 return (yield from self._open_rearranged(old, events))
         known = len(old.history.events)
-        if new := old.objects[known:]:
+        if new := old.objects[known:]:  # `objects` has the new messages already, and the history not yet
             created = self.last.created if self.observed else []
             item_ids = created_ids(created, old, new, self.facts_of) if created else [None] * len(new)
             yield from self._read_into(old, new, item_ids)

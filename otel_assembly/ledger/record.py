@@ -96,7 +96,7 @@ class Record:
     departures: Departures | None = None
     #: The stable prefix; None until it is computed.
     prefix: Prefix | None = None
-    _turns: int | None = None
+    _turns_since_last: int | None = None
     _tools_tokens: int | None = None
     #: The tokens of each counted prompt.
     _prompt_tokens: dict[str, int] = field(default_factory=dict)
@@ -166,19 +166,19 @@ class Record:
         sent = self.sent
         sent.next_item = self.ledger.next_item
         sent.assemblies = self.named.assemblies if self.named is not None else 0
-        sent.resumed = self.last is NOTHING_SENT and self.turns == 0
+        sent.resumed = self.last is NOTHING_SENT and self.turns_since_last == 0
         return sent
 
     @property
-    def turns(self) -> int:
+    def turns_since_last(self) -> int:
         """The number of turns of the conversation since the ledger's last assembly, including this one.
 
         Each new request with a response after it is a turn that this ledger did not record, unless this process
         assembled it for another agent of the conversation. 0 if unknown: the first input of the ledger contains a
         response, so that the conversation began in another process, or with another assembler.
         """
-        if self._turns is not None:
-            return self._turns
+        if self._turns_since_last is not None:
+            return self._turns_since_last
         last, source, history = self.last, self.ledger_input, self.ledger_input.view.history
         turns, is_open = 1, False
         if last is NOTHING_SENT:
@@ -193,7 +193,7 @@ class Record:
                         elif is_open and kind in _ANSWERS:
                             turns, is_open = turns + 1, False
             turns = max(1, turns - (self.named.assemblies - last.assemblies)) if turns > 1 else 1
-        self._turns = turns
+        self._turns_since_last = turns
         return turns
 
 
@@ -406,10 +406,10 @@ def departures_of(record: Record) -> Departures:
         if step.exits:
             now[step.index] = subtract_groups(lasting_exits(steps, step.index), last.exits, tagged=False)
     resumed: list[ItemGroup] = []
-    if now and record.turns != 1:
+    if now and record.turns_since_last != 1:
         groups = list(chain.from_iterable(now.values()))
         items = sorted({item for group in groups for item in group.numbered.of(group.view) if item < FIRST_MADE})
-        turns, share = record.turns, 0
+        turns, share = record.turns_since_last, 0
         if turns:
             # The index of the turn selects the turns that get one item more, so that the shares add up to all items.
             start = record.turn % turns
@@ -437,7 +437,7 @@ def prefix_of(record: Record) -> Prefix:
 def _prefix(record: Record) -> Prefix:
     last = record.last
     if last is NOTHING_SENT or record.error is not None or record.maintenance_error is not None:
-        first = PrefixBreak.FIRST if record.turns else PrefixBreak.RESUMED
+        first = PrefixBreak.FIRST if record.turns_since_last else PrefixBreak.RESUMED
         return Prefix(cause=first.value if last is NOTHING_SENT else None)
     prompts, before, view, kept = record.sent.prompts, last.prompts, record.sent.view, last.view
     sizes = list(map(_size, before))
@@ -468,7 +468,7 @@ def _prefix(record: Record) -> Prefix:
         tokens += record.items_tokens(shared_view)
         if not is_whole:
             cause = _cause(record, last, view, events)
-    if cause is not None and record.turns > 1:  # the previous prompt was made in another process
+    if cause is not None and record.turns_since_last > 1:  # the previous prompt was made in another process
         return Prefix(tokens, size, previous, shared, events, PrefixBreak.RESUMED.value)
     return Prefix(tokens, size, previous, shared, events, cause, size / previous if previous else None)
 

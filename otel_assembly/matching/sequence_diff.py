@@ -59,18 +59,20 @@ class SequenceDiff:
         back = range(self.length - self.back, self.length)
         return [*range(self.front), *self.middle, *back]
 
-    def replaced(self) -> list[Run]:
-        """Return the runs of inputs that new events replace: the inputs between the same kept neighbours."""
-        low, has_new = self.front, False
-        runs: list[Run] = []
+    def gaps_with_new_events(self) -> list[tuple[int, int, int]]:
+        """Return the places of new events: between which inputs they are, as a range, and their number.
+
+        The range has the inputs between two neighboring kept ones. It is empty if the new events were only inserted.
+        """
+        low, new, gaps = self.front, 0, list[tuple[int, int, int]]()
         for index in (*self.middle, self.length - self.back):
             if index is None:
-                has_new = True
+                new += 1
                 continue
-            if has_new and low < index:
-                runs.append((low, index))
-            low, has_new = max(low, index + 1), False
-        return runs
+            if new:
+                gaps.append((low, index, new))
+            low, new = max(low, index + 1), 0  # an input that moved to the back does not reopen an earlier gap
+        return gaps
 
 
 def diff_sequences(

@@ -57,7 +57,7 @@ class BudgetPlan:
         shortened: The tokens of shortened events, by the position of the original.
 
     Attributes:
-        leading: The number of system messages at the beginning of the view, which are never dropped.
+        leading: The number of items at the beginning of the view up to the last system message there; none is dropped.
         request: The positions of the newest user request. If an older call is never dropped and the prompt must start
             with a user's request, also of the request before that call.
         pending: The positions of the calls that await an approval.
