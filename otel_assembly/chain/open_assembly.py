@@ -138,15 +138,16 @@ class OpenAssembly:
             step.halts = len(context.emitted) - halts
         same = outcome.prompts is step.before.prompts
         prompts, alerts = step.before.prompts if same else prompts_of(step, outcome.prompts), tuple(outcome.alerts)
-        _write_output(policy, step, outcome, self.record.ledger)
+        with self.record.ledger.lock:
+            _write_output(policy, step, outcome, self.record.ledger)
+            if outcome.compactions:
+                write_compactions(step, outcome.compactions, self.record.ledger)
         if not same:
             step.set_prompts(prompts)
         step.alerts = alerts
         step.budget, step.fixed, step.overflow = outcome.budget, outcome.fixed, outcome.overflow
         step.report = outcome.report
         step.framing, step.separators, step.around_in = outcome.framing, outcome.separators, outcome.around_in
-        if outcome.compactions:
-            write_compactions(step, outcome.compactions, self.record.ledger)
 
     def close(self, error: BaseException | None = None, *, stays: bool = False) -> None:
         """End the assembly: write spans and metrics, and store a snapshot of the output in the ledger.

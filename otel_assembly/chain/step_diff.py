@@ -194,27 +194,26 @@ def write_new_history(
         item_ids.extend(1, created[place] if at is None else source.item_ids.of(view.position(at)))
     for first, last in item_id_runs(view.part(diff.length - diff.back, diff.length), source):
         item_ids.extend(last - first + 1, first)
-    with ledger.lock:
-        numbered = ledger.step_outputs.get(step.index)
-        known = len(numbered.item_ids) if numbered is not None else 0
-        if (
-            numbered is None
-            or numbered.step_input is not source
-            or not 0 < known == len(numbered.history) <= len(events)
-            or numbered.item_ids.spans(0, known) != item_ids.spans(0, known)
-            or not _may_extend(numbered.history.events, events, created, ledger, of_dicts=numbered.history.of_dicts)
-        ):
-            numbered, known = NumberedHistory(ListHistory(), ItemIds(), step_input=source), 0
-        if ledger.observed:
-            numbered.list_history.renew(events[:known])
-        facts = (
-            view.history.facts(view.position(at)) if at is not None and inputs[at] is event else ledger.facts(event)
-            for event, at in zip(events[known:], diff.found()[known:], strict=True)
-        )
-        numbered.list_history.take(events[known:], facts)
-        numbered.item_ids.extend_from(item_ids, known, len(events))
-        ledger.step_outputs[step.index] = numbered
-        step.set_events(numbered.history.view(), numbered)
+    numbered = ledger.step_outputs.get(step.index)
+    known = len(numbered.item_ids) if numbered is not None else 0
+    if (
+        numbered is None
+        or numbered.step_input is not source
+        or not 0 < known == len(numbered.history) <= len(events)
+        or numbered.item_ids.spans(0, known) != item_ids.spans(0, known)
+        or not _may_extend(numbered.history.events, events, created, ledger, of_dicts=numbered.history.of_dicts)
+    ):
+        numbered, known = NumberedHistory(ListHistory(), ItemIds(), step_input=source), 0
+    if ledger.observed:
+        numbered.list_history.renew(events[:known])
+    facts = (
+        view.history.facts(view.position(at)) if at is not None and inputs[at] is event else ledger.facts(event)
+        for event, at in zip(events[known:], diff.found()[known:], strict=True)
+    )
+    numbered.list_history.take(events[known:], facts)
+    numbered.item_ids.extend_from(item_ids, known, len(events))
+    ledger.step_outputs[step.index] = numbered
+    step.set_events(numbered.history.view(), numbered)
     step.created = {item: place for place, item in created.items()}
 
 
