@@ -321,7 +321,7 @@ class History(EventSequence):
             return self.known_digests[position]
 
     def table(self, meter: TokenMeter) -> TokenTable:
-        """Return the token counts of this history by a meter."""
+        """Return the token counts of this history by a meter; the last result is stored, because the key is slow."""
         last, generation, table = self._last_table
         if last is meter and generation == meter.counter.generation and table is not None:
             return table

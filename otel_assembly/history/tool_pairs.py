@@ -338,7 +338,7 @@ def _among(positions: Sequence[int], view: View) -> list[int]:
     return found
 
 
-def _parts(view: View, atom: int) -> tuple[list[int], bool]:
+def _held_of_atom(view: View, atom: int) -> tuple[list[int], bool]:
     """Return an atom's items in a view, and whether only echoes are missing there."""
     pairing = view.history.pairing
     held = list(filter(view.holds, members := pairing.members(atom)))
@@ -361,7 +361,7 @@ def unpaired(view: View, whole: View) -> set[int]:
     response = newest_response(whole) if atoms else -1
     unsendable: set[int] = set()
     for atom in atoms:
-        held, is_whole = _parts(view, atom)
+        held, is_whole = _held_of_atom(view, atom)
         if not (is_whole and pairing.is_sendable(atom, response)):
             unsendable.update(position for position in held if pairing.flags[position] & PAIRED)
     return unsendable
@@ -398,7 +398,7 @@ def broken_in(view: View, separated: Iterable[int] = ()) -> int:
 def echoes_stand(view: View) -> bool:
     """Return True if every echo in a view has the call or result that it restates in the view, too."""
     flags = view.history.pairing.flags
-    for held, is_whole in (_parts(view, atom) for atom in cut_atoms(view)):
+    for held, is_whole in (_held_of_atom(view, atom) for atom in cut_atoms(view)):
         if not is_whole and any(flags[position] & ECHO for position in held):
             return False
     return True

@@ -141,7 +141,8 @@ class EventMatcher:
         by_id: Whether events are matched by id, and differ if their ids do. False for events that a step creates on
             every turn: a reminder with a new random id is the same event while its content is the same, and a reminder
             with a constant id is a new event if its content has changed.
-        rereads: Whether an event with the id of an input, but different content, is new. The input is then not matched.
+        changed_is_new: Whether an event with the id of an input, but different content, is new. No event then has that
+            input.
     """
 
     def __init__(
@@ -153,7 +154,7 @@ class EventMatcher:
         *,
         read: Read = facts_of,
         by_id: bool = True,
-        rereads: bool = False,
+        changed_is_new: bool = False,
     ) -> None:
         #: The inputs that were matched by identity; their facts need not be read.
         self._identical: set[int] = set()
@@ -162,7 +163,7 @@ class EventMatcher:
         self._start, self._stop = start, len(events) if stop is None else stop
         self._read = read
         self._by_id = by_id
-        self._rereads = rereads
+        self._changed_is_new = changed_is_new
 
     def match(self, events: Sequence[Any]) -> list[int | None]:
         """Return for each event the index of its input; None for a new event."""
@@ -183,7 +184,7 @@ class EventMatcher:
             if found is not None:
                 del unknown[place]
                 known = index.facts(found)
-                if not self._rereads or (known is not None and comparison_key(known) == comparison_key(facts)):
+                if not self._changed_is_new or (known is not None and comparison_key(known) == comparison_key(facts)):
                     matches[place] = found
         # Copies are matched in order: only inputs after the last matched one are compared.
         at = start

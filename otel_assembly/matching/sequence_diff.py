@@ -81,7 +81,7 @@ def diff_sequences(
     index: Callable[[], EventIndex] | None = None,
     *,
     read: Read = facts_of,
-    rereads: bool = False,
+    changed_is_new: bool = False,
 ) -> SequenceDiff:
     """Find the events among the inputs.
 
@@ -90,7 +90,7 @@ def diff_sequences(
         events: The output events, as a list.
         index: Returns an index of the inputs; called only if it is needed. None: the inputs in question are indexed.
         read: Returns the facts of an event; None if it cannot be read.
-        rereads: Whether an event with the id of an input, but different content, is a new event in its place.
+        changed_is_new: Whether an event with the id of an input, but different content, is a new event in its place.
     """
     length = len(inputs)
     front = length if inputs is events else shared_front(inputs, events)
@@ -105,9 +105,9 @@ def diff_sequences(
         return SequenceDiff(length, front, back, (None,) * len(outputs))
     low, high = front, length - back
     if index is not None:
-        middle = EventMatcher(inputs, low, high, index(), read=read, rereads=rereads).match(outputs)
+        middle = EventMatcher(inputs, low, high, index(), read=read, changed_is_new=changed_is_new).match(outputs)
     else:
-        matches = EventMatcher(inputs[low:high], read=read, rereads=rereads).match(outputs)
+        matches = EventMatcher(inputs[low:high], read=read, changed_is_new=changed_is_new).match(outputs)
         middle = [at if at is None else at + low for at in matches]
     return SequenceDiff(length, front, back, middle)
 

@@ -182,7 +182,7 @@ class ObservedAssembly(OpenAssembly):
         """Write the difference between the output and the input of a step."""
         view, ledger, source = step.before.view, self.record.ledger, self.record.ledger_input
         index = source.numbered.event_index if view is source.view else None
-        diff = diff_sequences(inputs, events, index, read=ledger.facts_of, rereads=True)
+        diff = diff_sequences(inputs, events, index, read=ledger.facts_of, changed_is_new=True)
         front, back = diff.front, diff.length - diff.back
         if diff.middle or report.verdicts or view.history.echoes:
             stands_in = report.reported is None if report.stands_in is None else report.stands_in

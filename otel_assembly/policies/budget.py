@@ -111,7 +111,7 @@ class BudgetPolicy(DecidingPolicy):
         """The settings, except `compact` if it is a function or an object, and `summary_tokens` without `compact`."""
         return {
             **{name: value for name, value in super().config.items() if name != "summary_tokens"},
-            "window": self.window,
+            "window": self.window,  # also of a subclass whose constructor has other parameters
             "output_reserve": self.output_reserve,
             "step_tokens": self.step_tokens,
             "on_overflow": self.on_overflow,

@@ -175,7 +175,7 @@ class HeadAndTailPolicy(DecidingPolicy):
         first = min(len(view), leading(view) + self.head)
         user_first = context.provider_rules(view.history.provider).is_user_first
         kept, verdicts, excess = keep_newest(view, first, self.tail, user_first=user_first)
-        if halves := _halves(view, kept):
+        if halves := _split_by_gap(view, kept):
             verdicts += orphan_verdicts(kept, halves)
             kept = kept.without(halves)
             kept, verdicts = start_with_user(kept, verdicts) if user_first else (kept, verdicts)
@@ -191,8 +191,11 @@ class HeadAndTailPolicy(DecidingPolicy):
         return replace(outcome, events=Edited(kept, gap, [self._note(len(view) - len(kept))]))
 
 
-def _halves(view: View, kept: View) -> set[int]:
-    """Return the positions of kept events whose atom has an item in the gap, which can also be an echo."""
+def _split_by_gap(view: View, kept: View) -> set[int]:
+    """Return the positions of kept events whose atom has an item in the gap between head and tail.
+
+    These are events whose echo is in the gap: `keep_newest` has dropped those that lack a call or a result.
+    """
     pairing, halves = view.history.pairing, set[int]()
     for atom in cut_atoms(kept):
         members = list(filter(view.holds, pairing.members(atom)))
