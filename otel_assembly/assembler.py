@@ -340,6 +340,7 @@ class Assembler(AssemblerBase):
         compact content is a child span of the caller's span.
 
         A policy compacts content if the conversation exceeds the share `Context.budget_ratio` of the policy's budget.
+        It gets the events without those that filters of the chain drop by their kind.
 
         Returns:
             True if a policy compacted content.
