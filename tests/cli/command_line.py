@@ -30,14 +30,18 @@ class Ran:
         return json.loads(self.out)
 
 
-def runner(folder):
-    """What runs the program in a folder, with nothing of OpenTelemetry in its environment."""
+def runner(folder, *, here=None):
+    """Return a function that runs the program in a folder, without OpenTelemetry's environment variables.
+
+    With `here`, each command runs in this process. Use it for commands that end before they start anything.
+    """
 
     def run(*arguments, **environment):
         arguments = [*map(str, arguments)]
         env = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
         env |= {"TMPDIR": str(folder), "COLUMNS": "100", "PYTHONIOENCODING": "utf-8", **environment}
-        done = (_here if _leaves_nothing(arguments, environment) else _apart)(arguments, folder, env)
+        in_process = _leaves_nothing(arguments, environment) if here is None else here
+        done = (_here if in_process else _apart)(arguments, folder, env)
         assert "Traceback" not in done.err, done.err
         return done
 

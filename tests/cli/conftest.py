@@ -18,6 +18,12 @@ def otel_assembly(tmp_path):
 
 
 @pytest.fixture
+def refused(tmp_path):
+    """Run a command that ends before it starts a program or a server, in this process."""
+    return runner(tmp_path, here=True)
+
+
+@pytest.fixture
 def conversations(tmp_path):
     """A file of two short conversations and a long one."""
 

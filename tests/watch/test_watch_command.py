@@ -10,6 +10,7 @@ import sys
 import venv
 
 import pytest
+from cli.command_line import runner
 from watch.watching import PROGRAMS, ROOT, Watch
 
 from otel_assembly.watch import python_program
@@ -24,12 +25,14 @@ def shell(*options, script):
     return Watch("--port", 0, *options, "--", "/bin/sh", "-c", script)
 
 
-def test_the_turns_are_printed_as_a_tree(provider):
+def test_the_turns_are_printed_as_a_tree_and_content_is_on_the_page_only(provider):
     provider.says("Hello.", "Fine.", "Bye.")
     with watched(provider, "--tree") as watch:
         for text in ("I am allergic to nuts.", "And else?", "A dinner, please."):
             assert watch.ask(text) == "answered\n"
         watch.line("turn 2")
+        shown = (patch.get("texts") for patch in watch.patches())
+        assert next(texts for texts in shown if "I am allergic to nuts." in str(texts))
         assert watch.end() == 0
     said = "\n".join(watch.said)
     assert "message content is captured and shown on the page; --no-content turns this off" in said
@@ -38,19 +41,18 @@ def test_the_turns_are_printed_as_a_tree(provider):
     assert "allergic" not in said
 
 
-def test_content_is_captured_unless_it_is_turned_off(provider):
+def test_no_content_is_captured_if_it_is_turned_off_and_the_page_stays_if_that_is_wished(provider):
     provider.says("Hello.")
-    with watched(provider) as watch:
-        watch.ask("I am allergic to nuts.")
-        texts = next(patch for patch in watch.patches() if "I am allergic to nuts." in str(patch.get("texts")))
-    assert texts
-    provider.says("Hello.")
-    with watched(provider, "--no-content") as watch:
+    with watched(provider, "--no-content", "--stay") as watch:
         assert "not captured" in watch.line("message content")
         watch.ask("I am allergic to nuts.")
+        watch.process.stdin.close()
+        assert "exited with status 0" in watch.line("the page stays until Ctrl-C")
         (turn,) = watch.turns(1)
         assert turn["out"] > 0
         assert "allergic" not in str(next(patch for patch in watch.patches() if "conversations" in patch))
+        watch.process.send_signal(signal.SIGINT)
+        assert watch.process.wait() == 0
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,7 @@ def test_a_line_says_what_is_captured(options, environment, said):
         assert watch.end() == 0
 
 
-@pytest.mark.parametrize("status", [0, 7, *(pytest.param(status, marks=pytest.mark.slow) for status in (1, 130))])
+@pytest.mark.parametrize("status", [7, *(pytest.param(status, marks=pytest.mark.slow) for status in (0, 1, 130))])
 def test_the_exit_status_is_that_of_the_command(status):
     with shell(script=f"exit {status}") as watch:
         assert watch.end() == status
@@ -100,17 +102,6 @@ def test_a_killed_command_ends_watch_by_the_same_signal():
         assert watch.end() == -signal.SIGKILL
 
 
-def test_the_page_stays_if_that_is_wished(provider):
-    provider.says("Hello.")
-    with watched(provider, "--stay") as watch:
-        watch.ask("Hello?")
-        watch.process.stdin.close()
-        assert "exited with status 0" in watch.line("the page stays until Ctrl-C")
-        assert len(watch.turns(1)) == 1
-        watch.process.send_signal(signal.SIGINT)
-        assert watch.process.wait() == 0
-
-
 @pytest.mark.parametrize(
     ("command", "status", "said"),
     [
@@ -124,34 +115,34 @@ def test_a_command_that_cannot_start_is_one_line(command, status, said):
     assert watch.said[-1] == f"otel-assembly: {said}"
 
 
-def test_a_taken_port_is_one_line_and_another_one_is_used_by_default():
+def test_a_taken_port_is_one_line_and_another_one_is_used_by_default(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with Watch("--port", port, starts=False) as watch:
-            assert watch.end() == 2
-        (line,) = watch.said
+        ran = runner(tmp_path, here=True)("watch", "--port", port)
+        assert ran.status == 2
+        (line,) = ran.err.splitlines()
         assert f"cannot listen on 127.0.0.1:{port}" in line
         assert "choose --port 0 for a free port" in line
 
 
-def test_a_command_needs_the_separator():
-    with Watch("python", "agent.py", starts=False) as watch:
-        assert watch.end() == 2
-    (line,) = watch.said
-    assert line == (
+def test_a_command_needs_the_separator(tmp_path):
+    run = runner(tmp_path, here=True)
+    ran = run("watch", "python", "agent.py")
+    assert ran.status == 2
+    assert ran.err == (
         "otel-assembly: python: does not exist; name a log or its directory, or put -- before a command: "
-        "otel-assembly watch -- python agent.py"
+        "otel-assembly watch -- python agent.py\n"
     )
-    with Watch("--port", 0, "--", starts=False) as watch:
-        assert watch.end() == 2
-    assert watch.said == ["otel-assembly: put -- before the command: otel-assembly watch -- python agent.py"]
+    ran = run("watch", "--port", 0, "--")
+    assert ran.status == 2
+    assert ran.err == "otel-assembly: put -- before the command: otel-assembly watch -- python agent.py\n"
 
 
 def test_the_options_after_the_separator_are_those_of_the_command():
-    with Watch("--port", 0, "--", sys.executable, "-c", "import sys; print(sys.argv[1:])", "--port", "--") as watch:
-        assert watch.process.stdout.readline() == "['--port', '--']\n"
+    with Watch("--port", 0, "--", "/bin/echo", "--port", "--") as watch:
+        assert watch.process.stdout.readline() == "--port --\n"
 
 
 def test_an_interpreter_without_the_instrumentation_is_named(tmp_path):

@@ -7,6 +7,7 @@ import os
 import signal
 
 import pytest
+from cli.command_line import runner
 from transcripts.claude_code_session import Session, compacted, text
 from watch.watching import Watch
 
@@ -97,7 +98,8 @@ def test_half_a_line_is_read_when_it_is_complete(tmp_path):
     assert not any("incomplete" in line or "not JSON" in line for line in watch.said)
 
 
-@pytest.mark.parametrize("how", ["truncated", "replaced"])
+# Another session in the same file truncates the file too.
+@pytest.mark.parametrize("how", [pytest.param("truncated", marks=pytest.mark.slow), "replaced"])
 def test_a_file_that_is_truncated_or_replaced_starts_again(tmp_path, how):
     log = tmp_path / "s-1.jsonl"
     log.write_text(lines(*compacted(logical=True).lines))
@@ -239,7 +241,8 @@ def test_content_is_hidden_on_request(tmp_path):
         assert shown.texts == set()
 
 
-@pytest.mark.parametrize("after", [0, 4, *(pytest.param(after, marks=pytest.mark.slow) for after in (1, 3))])
+# Most tests of this file have their options before the path.
+@pytest.mark.parametrize("after", [4, *(pytest.param(after, marks=pytest.mark.slow) for after in (0, 1, 3))])
 def test_options_stand_before_the_path_and_after_it(tmp_path, after):
     log = tmp_path / "s-1.jsonl"
     log.write_text(lines(*compacted(logical=True).lines))
@@ -267,29 +270,20 @@ def test_an_unreadable_file_is_one_line_until_it_is_readable(tmp_path):
     [
         (["missing.jsonl"], "missing.jsonl: does not exist; name a log or its directory, or put -- before a command"),
         (["python", "-m", "agent"], "put -- before a command: otel-assembly watch -- python -m agent"),
-        pytest.param(["/dev/null"], "/dev/null: is a device or a pipe", marks=pytest.mark.slow),
+        (["/dev/null"], "/dev/null: is a device or a pipe"),
         (["log.jsonl", "--", "ls"], "watch follows a log or runs a command, not both"),
-        pytest.param(
-            ["log.jsonl", "--port", "0", "--", "ls"],
-            "watch follows a log or runs a command, not both",
-            marks=pytest.mark.slow,
-        ),
+        (["log.jsonl", "--port", "0", "--", "ls"], "watch follows a log or runs a command, not both"),
         (["log.jsonl", "--colour"], "watch follows one log or directory; remove --colour"),
         (["log.jsonl", "other.jsonl", "--port", "0"], "watch follows one log or directory; remove other.jsonl"),
         (["log.jsonl", "--port", "x"], "--port: must be a number from 0 to 65535, got 'x'"),
         (["--store", "turns.db", "log.jsonl"], "--store does not apply to a log; run watch without it"),
-        pytest.param(
-            ["--forward", "http://127.0.0.1:9", "log.jsonl"],
-            "--forward does not apply to a log",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(["log.jsonl", "--no-stay"], "--stay does not apply to a log", marks=pytest.mark.slow),
+        (["--forward", "http://127.0.0.1:9", "log.jsonl"], "--forward does not apply to a log"),
+        (["log.jsonl", "--no-stay"], "--stay does not apply to a log"),
     ],
 )
-def test_a_wrong_command_line_is_one_line(tmp_path, monkeypatch, arguments, said):
-    monkeypatch.chdir(tmp_path)
+def test_a_wrong_command_line_is_one_line(tmp_path, arguments, said):
     (tmp_path / "log.jsonl").write_text("")
-    with Watch(*arguments, starts=False) as watch:
-        assert watch.end() == 2
-    (line,) = watch.said
+    ran = runner(tmp_path, here=True)("watch", *arguments)
+    assert (ran.status, ran.out) == (2, "")
+    (line,) = ran.err.splitlines()
     assert said in line
