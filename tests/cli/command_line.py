@@ -16,6 +16,8 @@ from otel_assembly.cli import main
 
 #: Commands that leave nothing behind in the process that runs them; starting Python takes longer than they do.
 HERE = {"replay", "tree", "view", "explain", "session", "conventions", "completion", "stack"}
+#: Variables that a command reads when it runs, not when its modules are imported.
+READ_EACH_TIME = {"COLUMNS", "TMPDIR", "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"}
 NO_FRAMEWORKS = {"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "*"}
 
 
@@ -52,7 +54,7 @@ def _leaves_nothing(arguments, environment):
     """Whether this is as good as in a process of its own: the SDK is not set up, and no framework is imported."""
     if arguments[:1] == ["doctor"]:
         return environment.items() >= NO_FRAMEWORKS.items()
-    return bool(arguments) and arguments[0] in HERE and environment.keys() <= {"COLUMNS"}
+    return bool(arguments) and arguments[0] in HERE and environment.keys() <= READ_EACH_TIME
 
 
 def _here(arguments, folder, env):

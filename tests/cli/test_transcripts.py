@@ -585,7 +585,7 @@ RECORDS = (
 )
 SUFFIXES = st.sampled_from([".json", ".jsonl", ".txt"])
 FUZZ = settings(
-    max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 
 

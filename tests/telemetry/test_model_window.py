@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from cli.command_line import runner
 
 from otel_assembly import (
     AlertPolicy,
@@ -302,6 +303,5 @@ async def test_the_line_of_an_assembly_says_the_window_where_nothing_is_tighter(
 def test_a_replay_knows_the_window_of_its_model_whoever_listens(export, tmp_path):
     messages = [{"role": "user", "content": "word " * 9_000}, {"role": "assistant", "content": "yes"}]
     (tmp_path / "talk.json").write_text(json.dumps(messages), encoding="utf-8")
-    command = [sys.executable, "-m", "otel_assembly", "replay", "talk.json", "--model", "gpt-4", "--json", *export]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert (json.loads(done.stdout)["overflows"], done.returncode) == (1, 0), done.stderr
+    ran = runner(tmp_path)("replay", "talk.json", "--model", "gpt-4", "--json", *export)
+    assert (ran.json["overflows"], ran.status) == (1, 0), ran.err
