@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 from counting import WordCounter
@@ -255,10 +256,11 @@ import asyncio, json, logging, sys
 logging.basicConfig(level=logging.WARNING)
 from otel_assembly import *
 from otel_assembly.testing import conversation
+from otel_assembly.tokens import CharacterCounter
 
 async def main():
     chain = [AlertPolicy(), ConversationPolicy(), SlidingWindowPolicy(2, transparent=True)]
-    assembler = Assembler(chain, on_halt="return")
+    assembler = Assembler(chain, on_halt="return", counter=CharacterCounter(4))
     context = Context(agent_name="desk")
     with invoke_agent("desk"):
         for words in (["ask", "answer"], ["ask", "answer", "alert", "ask", "fatal"]):
@@ -283,6 +285,7 @@ _logs.set_logger_provider(LoggerProvider())
 """
 
 
+@cache
 def program(before="", after="", **environment):
     code = PROGRAM.format(before=before, after=after)
     done = subprocess.run(

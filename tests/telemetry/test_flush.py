@@ -67,7 +67,8 @@ def counted(receiver):
     return None if metric is None else sum(point.as_int for point in metric.sum.data_points)
 
 
-@pytest.mark.parametrize("by", ["the variable", "a call"])
+# With a call, the handler of another that was installed before shows the same.
+@pytest.mark.parametrize("by", ["the variable", pytest.param("a call", marks=pytest.mark.slow)])
 def test_a_plain_process_exports_its_turns_and_ends_by_the_signal(receiver, by):
     before = [] if by == "a call" else INSTRUMENTED
     variables = {} if by == "a call" else {"OTEL_ASSEMBLY_FLUSH_ON_SIGTERM": "true"}
@@ -89,7 +90,7 @@ def test_without_the_variable_nothing_changes(receiver):
         ("handler before", "handler before\n", 0),
         pytest.param("exits before", "", 3, marks=pytest.mark.slow),
         ("asyncio after", "asyncio after\n", 0),
-        ("uses default after", "", -signal.SIGTERM),
+        pytest.param("uses default after", "", -signal.SIGTERM, marks=pytest.mark.slow),
     ],
 )
 def test_handlers_of_others_do_what_they_did(receiver, kind, said, code):

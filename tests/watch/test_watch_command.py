@@ -18,7 +18,11 @@ from otel_assembly.watch import python_program
 
 def watched(provider, *options, program="openai_loop.py"):
     """A watched loop that calls the provider once for each line."""
-    return Watch("--port", 0, *options, "--", sys.executable, PROGRAMS / program, f"{provider.url}/v1")
+    return Watch(
+        *("--port", 0, *options, "--", sys.executable, PROGRAMS / program, f"{provider.url}/v1"),
+        # Its last spans are given up after a second if `watch` is gone.
+        environment={"OTEL_EXPORTER_OTLP_TIMEOUT": "1"},
+    )
 
 
 def shell(*options, script):
