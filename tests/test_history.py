@@ -27,7 +27,7 @@ from otel_assembly.history import View
 from otel_assembly.tokens import TiktokenCounter, TokenMeter
 
 QUICK = settings(
-    max_examples=150, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    max_examples=75, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )
 
 

@@ -280,7 +280,7 @@ def recounted(prompt) -> int:
     )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(some_blocks(), st.randoms(use_true_random=False))
 def test_what_is_sent_costs_what_was_allocated(given_blocks, random):
     fixed = allocate([block for block in given_blocks if not block.cuttable], 10**6, 0).used

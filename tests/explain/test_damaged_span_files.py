@@ -25,7 +25,7 @@ def spans_of(request):
     return [span for r in request["resourceSpans"] for scope in r["scopeSpans"] for span in scope["spans"]]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 10_000), st.sampled_from(["", *_KINDS]), _ANYTHING)))
 @example([(0, 0, "", None), (292, 400, "intValue", False)])
 def test_no_value_in_a_span_file_makes_a_command_fail(run, traces, changes):
@@ -61,7 +61,7 @@ def test_a_span_of_an_unknown_form_is_named_and_the_answer_is_the_same_without_i
     assert "assembly.kind.names has an invalid value and is ignored" in read.err
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 1_000_000), st.integers(1, 255))
 @example(40, 0x80)
 @example(0, 0x01)

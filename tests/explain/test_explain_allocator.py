@@ -51,7 +51,7 @@ def test_the_window_that_is_named_keeps_the_item_and_a_smaller_one_does_not(bloc
 
 
 @pytest.mark.slow
-@settings(QUICK, max_examples=120)
+@settings(QUICK, max_examples=60)
 @given(block_sets(), budgets, counts, compactors)
 def test_it_does_so_in_many_more_cases(blocks, budget, counted_by, compact):
     true_when_allocated_again(blocks, budget, counted_by, compact)

@@ -17,7 +17,7 @@ from otel_assembly.testing import RecordedTelemetry, conversation
 from otel_assembly.tokens import TiktokenCounter
 
 MODEST = settings(
-    max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    max_examples=15, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )
 FLOORS = {"evidence": 40, "memory": 20, "summary": 20}
 

@@ -14,7 +14,7 @@ from otel_assembly import describe
 from otel_assembly.explain import Explainer, explain
 from otel_assembly.testing import conversation
 
-QUICK = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+QUICK = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 LONG = settings(QUICK, max_examples=240)
 
 windows = st.builds(

@@ -104,7 +104,9 @@ def _limits(policies):
     return [(at, next(iter(policy))) for at, policy in enumerate(policies) if isinstance(policy, dict)]
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "form", [pytest.param(form, marks=[] if form in ("openai", "bedrock") else [pytest.mark.slow]) for form in FORMS]
+)
 async def test_each_answer_is_true_when_the_conversation_is_replayed(form):
     counts = [await verify(seed, form) for seed in range(12)]
     verified, unknown = map(sum, zip(*counts, strict=True))

@@ -74,7 +74,7 @@ def test_what_lets_a_prompt_be_sent_does_not_claim_to_keep_the_item():
     assert "0" not in sent([{"token_budget": {"max_tokens": keep.to - 1}}], EVENTS[:4])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.lists(st.sampled_from(["ask", "answer", LONG, "call", "ask: " + "why " * 40]), min_size=2, max_size=7),
     st.sampled_from([[], ["conversation"], [{"sliding_window": {"max_events": 3}}]]),

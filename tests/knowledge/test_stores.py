@@ -455,7 +455,7 @@ class Model:
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(steps=st.lists(STEPS, max_size=14))
 def test_any_calls_do_what_a_dict_would(new_store: Callable[[], KnowledgeStore], steps: list[tuple[Any, ...]]) -> None:

@@ -31,7 +31,7 @@ from otel_assembly.testing import RecordedTelemetry
 from otel_assembly.tokens import MessageFraming
 
 QUICK = settings(
-    max_examples=80,
+    max_examples=40,
     deadline=None,
     derandomize=True,
     database=None,
@@ -154,7 +154,7 @@ async def blocks_add_up(events, policy, prompts, tools):
         telemetry.shutdown()
 
 
-@settings(QUICK, max_examples=100)
+@settings(QUICK, max_examples=50)
 @given(conversations(), budgets, prompt_lists, st.booleans())
 @example([], BudgetPolicy(20, 0), [], False)
 async def test_its_blocks_add_up_to_the_prompt(events, policy, prompts, tools):

@@ -17,7 +17,7 @@ from otel_assembly.messages import broken_pairs
 from otel_assembly.testing import RecordedTelemetry
 
 QUICK = settings(
-    max_examples=80,
+    max_examples=40,
     deadline=None,
     derandomize=True,
     database=None,
@@ -280,7 +280,7 @@ def told(allocation):
     ]
 
 
-@settings(QUICK, max_examples=80)
+@settings(QUICK, max_examples=40)
 @given(block_sets(), budgets, counts, compactors, st.randoms(use_true_random=False))
 def test_the_order_in_which_blocks_are_given_changes_nothing(blocks, budget, counted_by, compact, chance):
     first = allocated(blocks, budget, counted_by, compact)
@@ -292,7 +292,7 @@ def test_the_order_in_which_blocks_are_given_changes_nothing(blocks, budget, cou
         assert [block.name for block in first.blocks] == [block.name for block in second.blocks]
 
 
-@settings(QUICK, max_examples=80)
+@settings(QUICK, max_examples=40)
 @given(block_sets(), budgets, counts, compactors)
 def test_what_was_allocated_once_is_kept_as_it_is(blocks, budget, counted_by, compact):
     first = allocated(blocks, budget, counted_by, compact)
@@ -345,7 +345,7 @@ def payload_adds_up(blocks, budget, counted_by, compact):
     assert len(attempts) == sum(len(decision.attempts) for decision in allocation.decisions)
 
 
-@settings(QUICK, max_examples=80)
+@settings(QUICK, max_examples=40)
 @given(block_sets(), budgets, counts, compactors)
 def test_the_payload_alone_says_what_became_of_every_item(blocks, budget, counted_by, compact):
     payload_adds_up(blocks, budget, counted_by, compact)
@@ -358,7 +358,7 @@ def test_two_thousand_payloads_say_what_became_of_every_item(blocks, budget, cou
     payload_adds_up(blocks, budget, counted_by, compact)
 
 
-@settings(QUICK, max_examples=60)
+@settings(QUICK, max_examples=40)
 @given(st.lists(texts, max_size=6), st.integers(1, 5), st.integers(20, 200))
 def test_an_older_models_tokenizer_counts_as_exactly(said, priority, budget):
     blocks = [Block("some", priority + 4, said, cuttable=True), Block("query", 3, "Why?", cuttable=False)]

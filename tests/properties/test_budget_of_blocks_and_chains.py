@@ -21,7 +21,7 @@ from otel_assembly import (
 from otel_assembly.budget import Cut
 
 QUICK = settings(
-    max_examples=150,
+    max_examples=75,
     deadline=None,
     derandomize=True,
     database=None,

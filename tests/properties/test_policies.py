@@ -34,7 +34,7 @@ from otel_assembly.messages import broken_pairs
 from otel_assembly.tokens import MessageFraming
 
 QUICK = settings(
-    max_examples=80,
+    max_examples=40,
     deadline=None,
     derandomize=True,
     database=None,

@@ -176,7 +176,7 @@ class HubsAgreeWithTheModel(RuleBasedStateMachine):
 
 
 TestHubsAgreeWithTheModel = HubsAgreeWithTheModel.TestCase
-TestHubsAgreeWithTheModel.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestHubsAgreeWithTheModel.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
 
 
 class TestLong(HubsAgreeWithTheModel.TestCase):

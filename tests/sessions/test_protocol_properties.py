@@ -94,7 +94,7 @@ KINDS = st.sampled_from(
 )
 ENVELOPES = st.lists(st.tuples(st.sampled_from([*WHO, "eve", "ag2.hub"]), KINDS, DATA), max_size=12)
 QUICK = settings(
-    max_examples=150, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    max_examples=75, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )
 
 

@@ -26,7 +26,7 @@ from otel_assembly.telemetry import (
 )
 from otel_assembly.testing import RecordedTelemetry, conversation
 
-MODEST = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+MODEST = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 
 
 @pytest.fixture(autouse=True)

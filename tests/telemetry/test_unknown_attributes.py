@@ -129,7 +129,7 @@ def test_sources_that_are_no_items_are_invalid(sources):
     everything_of(spans)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(_CHANGES)
 def test_no_value_of_any_attribute_makes_a_reader_fail(changes):
     read_with(changes)
