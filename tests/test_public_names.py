@@ -296,15 +296,15 @@ def module_of(path):
     return None
 
 
+#: Parsing the programs takes ten times as long.
+IMPORT = re.compile(r"^[ >.]*from (otel_assembly[\w.]*) import (\([^)]*\)|.*)$", re.MULTILINE)
+
+
 def paths_in(source):
-    """The dotted paths of ours that a program imports, or names in a string."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield from (f"{node.module}.{name.name}" for name in node.names)
-        elif isinstance(node, ast.Import):
-            yield from (name.name for name in node.names)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield from re.findall(r"\botel_assembly(?:\.\w+)+", node.value)
+    """Return the dotted paths of the package that a program imports, or names in a string."""
+    for module, names in IMPORT.findall(source):
+        yield from (f"{module}.{name}" for name in re.findall(r"\w+", re.sub(r"#.*| as \w+", "", names)))
+    yield from re.findall(r"\botel_assembly(?:\.\w+)+", source)
 
 
 def behind_faces():

@@ -132,7 +132,7 @@ IN_STEPS = 112
         ),
         (lambda: [AlertPolicy(), ConversationPolicy(), TokenBudgetPolicy(200)], IN_STEPS),
         pytest.param(lambda: [TokenBudgetPolicy(200, step_tokens=20)], IN_STEPS, marks=pytest.mark.slow),
-        (lambda: [HeadAndTailPolicy(6, 12)], 24),
+        pytest.param(lambda: [HeadAndTailPolicy(6, 12)], 24, marks=pytest.mark.slow),
         (lambda: [HeadAndTailPolicy(6, 12, note=lambda skipped: ModelRequest(content=f"{skipped} are left out"))], 24),
     ],
 )
@@ -207,9 +207,9 @@ async def test_a_foreign_filter_that_parts_thousands_of_pieces_takes_steps_in_pr
 
 async def test_an_assembler_with_ever_new_models_remembers_a_bounded_number_of_them():
     assembler, held = Assembler([]), []
-    for number in range(150):
+    for number in range(60):
         await assembler.assemble([], [], Context(model=f"tune-{number}"))
-        if number % 50 == 49:
+        if number % 20 == 19:
             held.append(held_by(assembler))
     assert held[2] <= held[1] + 9
 

@@ -14,6 +14,7 @@ AS_WRITTEN = Path(__file__).parent / "typing" / "as_written.py"
 PACKAGE = Path(__file__).parents[1]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("basedpyright") is None, reason="basedpyright is not installed")
 def test_pyright_accepts_what_users_write_and_finds_their_mistakes(tmp_path):
     project = tmp_path / "pyrightconfig.json"

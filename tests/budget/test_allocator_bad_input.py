@@ -156,7 +156,7 @@ ODD = {
 
 @pytest.mark.parametrize("text", ODD.values(), ids=ODD)
 @pytest.mark.parametrize("count", [None, words], ids=["tokenizer", "own count"])
-@pytest.mark.parametrize("budget", [4, 60, 2_000])
+@pytest.mark.parametrize("budget", [4, pytest.param(60, marks=pytest.mark.slow), 2_000])
 def test_odd_texts_never_overflow_and_never_raise(text, count, budget):
     for content in (text, [text, "one more", text], ["one more", BlockItem(text, rank=1)]):
         for cut in (Cut.TAIL, Cut.COMPRESS, Cut.OLDEST) if len(text) < 100_000 else (Cut.COMPRESS,):

@@ -47,7 +47,7 @@ async def most_of_a_task(length, order, state=None):
     return most
 
 
-@pytest.mark.parametrize("order", ["cache", "attention"])
+@pytest.mark.parametrize("order", [pytest.param("cache", marks=pytest.mark.slow), "attention"])
 async def test_a_task_in_a_long_conversation_makes_as_many_calls_as_in_a_short_one(order):
     short, long = [await most_of_a_task(length, order) for length in (1_000, 10_000)]
     assert 100 < long <= short * 1.05 + 20

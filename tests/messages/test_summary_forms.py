@@ -156,7 +156,9 @@ async def test_the_providers_own_client_accepts_a_prompt_with_a_summary(form):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("window", range(220, 900, 40))
+@pytest.mark.parametrize(
+    "window", [*range(220, 900, 80), *(pytest.param(window, marks=pytest.mark.slow) for window in range(260, 900, 80))]
+)
 async def test_what_is_counted_is_what_is_sent(form, window):
     assembly = await compacted(conversation(form), window, step_tokens=0)
 

@@ -47,7 +47,7 @@ def check(turn, given, assembly, chain, ledger):
         assert reason is None or out.get(item, ("", reason))[1] in {reason, "compacted"}
 
 
-@pytest.mark.parametrize("seed", seeds(100, 300))
+@pytest.mark.parametrize("seed", seeds(50, 300))
 async def test_a_turn_of_a_generated_conversation_is_told_by_its_spans(seed):
     r = random.Random(f"one turn {seed}")
     telemetry, context, ledger = RecordedTelemetry(), Context(), Ledger()
@@ -98,7 +98,7 @@ def made(text):
     return {"role": "user", "content": text}
 
 
-@pytest.mark.parametrize("seed", seeds(40, 100))
+@pytest.mark.parametrize("seed", seeds(20, 100))
 def test_a_turn_of_a_frameworks_reducers_is_told_by_its_spans(seed):
     r = random.Random(f"observed turn {seed}")
     telemetry, ledger = RecordedTelemetry(), Ledger()

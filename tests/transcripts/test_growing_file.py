@@ -120,8 +120,18 @@ def check_growth(path, content, generator, others=()):
         position = cut
 
 
-@pytest.mark.parametrize("how", ["as it is", "shuffled", "damaged", "no end"])
-@pytest.mark.parametrize("name", [*LOGS, *WRITTEN])
+WAYS = ["as it is", "shuffled", "damaged", "no end"]
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        # Each file in two ways, each way with half of the files.
+        pytest.param(name, how, marks=[pytest.mark.slow] if (at + number) % 2 else [])
+        for at, name in enumerate([*LOGS, *WRITTEN])
+        for number, how in enumerate(WAYS)
+    ],
+)
 def test_appended_lines_are_read_as_a_whole_file_is_read(tmp_path, request, name, how):
     if name in WRITTEN:
         lines = WRITTEN[name]

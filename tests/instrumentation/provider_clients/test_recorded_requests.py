@@ -118,12 +118,14 @@ class Office:
         self.messages[0].clear()
 
 
-#: Calls that reach the client's request function as others do, which are tested each time.
-SIMILAR = {"openai raw", "responses raw", "anthropic raw", "anthropic beta", "openai parse", "responses async streamed"}
+#: Calls that reach the client's request function each in its own way. The others reach it as one of these does.
+DIFFERENT = {"openai create", "openai streamed", "openai async", "responses create", "responses stream"}
+DIFFERENT |= {"anthropic create", "anthropic stream", "anthropic async", "gemini create", "gemini async streamed"}
+DIFFERENT |= {"bedrock converse", "bedrock converse_stream", "invoke invoke_model", "litellm completion"}
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in SIMILAR else ()) for name in CALL_FORMS]
+    "name", [pytest.param(name, marks=() if name in DIFFERENT else pytest.mark.slow) for name in CALL_FORMS]
 )
 async def test_each_request_equals_the_output_of_one_assembly(every_client, server, telemetry, question, name):
     server.answers_all(
