@@ -55,6 +55,6 @@ def app(environ, start_response):
 if __name__ == "__main__":
     busy()
     with multiprocessing.get_context("fork").Pool(3, maxtasksperchild=2) as pool:
-        print(json.dumps(pool.map_async(answer, range(12), chunksize=1).get()))
+        print(json.dumps(pool.map_async(answer, range(8), chunksize=1).get()))
 else:
     busy()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import re
-import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from providers import TOO_LONG_FOR_OPENAI, Provider, completion, function_call
+
+from otel_assembly import uninstrument
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tool-loop.md").read_text(encoding="utf-8")
@@ -19,20 +23,21 @@ pytest.importorskip("openai", reason="not installed: python -m pip install --gro
 
 
 async def run(name, *answers):
-    """What a program prints, and what it sent."""
+    """Run a program in a thread, and return its output and its requests; in a process, it would import the client."""
     async with Provider(*answers) as server:
-        variables = {"OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": "key", "PYTHONPATH": str(ROOT)}
-        done = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-c",
-            PROGRAMS[name],
-            env={**os.environ, **variables},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        out, err = await done.communicate()
-        assert (done.returncode, err.decode()) == (0, "")
-        return out.decode(), server.requests
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            patch.dict(os.environ, {"OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": "key"}),
+            redirect_stdout(out),
+            redirect_stderr(err),
+        ):
+            try:
+                await asyncio.to_thread(exec, PROGRAMS[name], {"__name__": "__main__"})
+            finally:
+                if "instrument(" in PROGRAMS[name]:
+                    uninstrument("openai")
+        assert err.getvalue() == ""
+        return out.getvalue(), server.requests
 
 
 def test_every_program_of_the_page_is_run():

@@ -37,10 +37,16 @@ async def record(exporter, turns=3, conversation="talk"):
 
 
 @pytest.fixture
-async def body():
+def talk(request):
+    """The id of the test's own conversation, because tests share a server."""
+    return request.node.name
+
+
+@pytest.fixture
+async def body(talk):
     """An export request of three turns, as protobuf."""
     memory = InMemorySpanExporter()
-    await record(memory)
+    await record(memory, conversation=talk)
     return encode_spans(memory.get_finished_spans())
 
 
@@ -66,62 +72,62 @@ def watch():
 
 @pytest.fixture(scope="module")
 def shared_watch():
-    """A server for the tests that show no turn; its start costs more than their requests."""
+    """A server for tests that read no other conversation than theirs; its start costs more than their requests."""
     with Watch("--port", 0) as running:
         running.line("waiting for OTLP")
         yield running
 
 
-async def test_the_exporter_of_the_sdk_sends_turns(watch):
-    await record(OTLPSpanExporter(f"{watch.endpoint}/v1/traces"))
-    turns = watch.turns(3)
+async def test_the_exporter_of_the_sdk_sends_turns(shared_watch, talk):
+    await record(OTLPSpanExporter(f"{shared_watch.endpoint}/v1/traces"), conversation=talk)
+    turns = shared_watch.turns(3, talk)
     assert [turn["n"] for turn in turns] == [0, 1, 2]
     assert any(turn.get("new") for turn in turns)
     assert not any(turn.get("partial") or turn.get("problems") for turn in turns)
 
 
-async def test_the_json_and_the_protobuf_form_show_the_same(watch, body):
-    assert watch.post("/v1/traces", as_json(body), JSON) == (200, "{}")
-    turns = watch.turns(3)
+async def test_the_json_and_the_protobuf_form_show_the_same(shared_watch, body, talk):
+    assert shared_watch.post("/v1/traces", as_json(body), JSON) == (200, "{}")
+    turns = shared_watch.turns(3, talk)
     with Watch("--port", 0) as other:
         assert other.post("/v1/traces", gzip.compress(body.SerializeToString()), content_encoding="gzip")[0] == 200
         assert other.turns(3) == turns
 
 
-async def test_a_chunked_body_is_read(watch, body):
-    connection = http.client.HTTPConnection(watch.endpoint.removeprefix("http://"))
+async def test_a_chunked_body_is_read(shared_watch, body, talk):
+    connection = http.client.HTTPConnection(shared_watch.endpoint.removeprefix("http://"))
     content = gzip.compress(body.SerializeToString())
     chunks = (content[start : start + 100] for start in range(0, len(content), 100))
     headers = {"content-type": PROTOBUF, "content-encoding": "gzip", "transfer-encoding": "chunked"}
     connection.request("POST", "/v1/traces", chunks, headers, encode_chunked=True)
     assert connection.getresponse().status == 200
     connection.close()
-    assert len(watch.turns(3)) == 3
+    assert len(shared_watch.turns(3, talk)) == 3
 
 
-async def test_a_halt_is_marked_before_the_span_of_its_run_ends(watch, body):
+async def test_a_halt_is_marked_before_the_span_of_its_run_ends(shared_watch, body, talk):
     """The span of a run is exported at its end; the log record of a halt is exported when the halt happens."""
-    watch.post("/v1/traces", body.SerializeToString())
+    shared_watch.post("/v1/traces", body.SerializeToString())
     newest = body.resource_spans[0].scope_spans[0].spans[-1]
     record = LogRecord(event_name="assembly.halt", trace_id=newest.trace_id, span_id=b"12345678")
     record.attributes.add(key="assembly.halt.source").value.string_value = "guard"
     logs = ExportLogsServiceRequest(
         resource_logs=[ResourceLogs(scope_logs=[ScopeLogs(log_records=[record])])],
     )
-    assert watch.post("/v1/logs", logs.SerializeToString())[0] == 200
-    halts = [turn["n"] for turn in watch.turns(3) if any(each["what"] == "halt" for each in turn.get("signals", ()))]
-    assert halts == [2]
+    assert shared_watch.post("/v1/logs", logs.SerializeToString())[0] == 200
+    turns = shared_watch.turns(3, talk)
+    assert [turn["n"] for turn in turns if any(each["what"] == "halt" for each in turn.get("signals", ()))] == [2]
 
 
-async def test_a_turn_with_impossible_lists_is_skipped_in_one_line(watch, body):
+async def test_a_turn_with_impossible_lists_is_skipped_in_one_line(shared_watch, body, talk):
     spans = body.resource_spans[0].scope_spans[0].spans
     huge = next(span for span in spans if span.name == "assemble_context")
     kept = next(attribute for attribute in huge.attributes if attribute.key == "assembly.kept.items")
     for _ in range(20_000):
         kept.value.array_value.values.add(string_value="0-999999")
-    assert watch.post("/v1/traces", body.SerializeToString())[0] == 200
-    assert "turn 0 lists more than 1,000,000 items and is skipped" in watch.line("turn 0")
-    assert [turn["n"] for turn in watch.turns(2)] == [1, 2]
+    assert shared_watch.post("/v1/traces", body.SerializeToString())[0] == 200
+    assert "turn 0 lists more than 1,000,000 items and is skipped" in shared_watch.line("turn 0")
+    assert [turn["n"] for turn in shared_watch.turns(2, talk)] == [1, 2]
 
 
 async def test_logs_and_metrics_are_accepted(shared_watch):
@@ -151,7 +157,7 @@ def test_a_damaged_request_is_refused(shared_watch, content, content_type, heade
     assert shared_watch.get(f"/?token={shared_watch.token}")[0] == 200
 
 
-def test_values_may_be_nested(watch, body):
+def test_values_may_be_nested(shared_watch, body, talk):
     value = {"stringValue": "deep"}
     for _ in range(100):
         value = {"arrayValue": {"values": [value]}}
@@ -159,8 +165,8 @@ def test_values_may_be_nested(watch, body):
     for scope in request["resourceSpans"][0]["scopeSpans"]:
         for span in scope["spans"]:
             span["attributes"].append({"key": "assembly.deep", "value": value})
-    assert watch.post("/v1/traces", json.dumps(request).encode(), JSON)[0] == 200
-    assert len(watch.turns(3)) == 3
+    assert shared_watch.post("/v1/traces", json.dumps(request).encode(), JSON)[0] == 200
+    assert len(shared_watch.turns(3, talk)) == 3
 
 
 def test_a_body_is_limited_after_decompression(shared_watch):

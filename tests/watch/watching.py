@@ -92,11 +92,16 @@ class Watch:
         """Yield the patches of the page's stream, without end."""
         return (json.loads(data) for name, data in self.events() if name == "message")
 
-    def turns(self, count):
-        """Wait until so many turns have been shown, and return the newest row of each, by ledger and number."""
+    def turns(self, count, talk=""):
+        """Wait until so many turns have been shown, and return the newest row of each, by ledger and number.
+
+        If `talk` is set, only turns of the conversation with this id count.
+        """
         shown = {}
         for patch in self.patches():
             for conversation in patch.get("conversations", ()):
+                if talk and conversation["key"] != f"id {talk}":
+                    continue
                 for ledger in conversation["ledgers"]:
                     shown |= {(ledger["id"], turn["n"]): turn for turn in ledger["turns"]}
             if len(shown) >= count:
