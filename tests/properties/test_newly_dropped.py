@@ -262,9 +262,7 @@ def check_observed(seed):
     telemetry.shutdown()
 
 
-SEEDS = [
-    pytest.param(range(start, start + 100), marks=pytest.mark.slow if start else ()) for start in range(0, 400, 100)
-]
+SEEDS = [pytest.param(range(start, start + 50), marks=pytest.mark.slow if start else ()) for start in range(0, 400, 50)]
 
 
 @pytest.mark.parametrize("seeds", SEEDS, ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")

@@ -85,7 +85,7 @@ async def serve(workers, chain, load, words, *, conversations=2, turns=40, obser
     return new, first
 
 
-@pytest.mark.parametrize("load", [dicts, history], ids=["list", "history"])
+@pytest.mark.parametrize("load", [pytest.param(dicts, marks=pytest.mark.slow), history], ids=["list", "history"])
 @pytest.mark.parametrize("chain", CHAINS)
 async def test_the_number_of_processes_does_not_multiply_the_counters(chain, load, words):
     truth, first = await serve(1, chain, load, words)
