@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from otel_assembly.conversation_state import HaltGuard
     from otel_assembly.events import HaltEvent
     from otel_assembly.history.history import History
+    from otel_assembly.history.token_counts import TokenTable
     from otel_assembly.history.view import View
     from otel_assembly.ledger.ledger import Ledger, NamedConversation
     from otel_assembly.ledger.snapshot import LedgerInput, Step
@@ -97,6 +98,8 @@ class Record:
     #: The stable prefix; None until it is computed.
     prefix: Prefix | None = None
     _turns_since_last: int | None = None
+    #: The last history whose items were counted, and its token counts.
+    _counted: tuple[History | None, TokenTable | None] = None, None
     _tools_tokens: int | None = None
     #: The tokens of each counted prompt.
     _prompt_tokens: dict[str, int] = field(default_factory=dict)
@@ -135,7 +138,11 @@ class Record:
 
     def items_tokens(self, view: View) -> int:
         """Return the tokens of a view's items."""
-        return view.history.table(self.meter).sum(view)
+        history, table = self._counted
+        if history is not view.history or table is None:
+            table = view.history.table(self.meter)
+            self._counted = view.history, table
+        return table.sum(view)
 
     def used(self, step: Step) -> int | None:
         """Return the tokens of a step's output that count against its limit; None if it limits the whole prompt."""

@@ -349,7 +349,7 @@ class Snapshot(PromptState):
     @property
     def created(self) -> list[tuple[Any, int]]:
         """The events that the steps created, with their item ids."""
-        return [pair for step in self.steps for pair in step.created_events]
+        return [pair for step in self.steps if step.created for pair in step.created_events]
 
     def step_like(self, step: Step) -> Step | None:
         """Return the step with a step's index and policy, if any: a framework's steps can differ from turn to turn."""

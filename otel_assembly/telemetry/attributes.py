@@ -202,15 +202,16 @@ def _broken(record: Record, view: View) -> int:
     """
     source, ids = record.ledger_input.view, record.ledger_input.numbered.item_ids
     before, now, separated = source.history.pairing, view.history.pairing, set[int]()
-    step = next((step for step in record.steps if step.after.view is view), None)
-    if step is not None and view.history is not source.history and before.reasoned:
-        places = {step.after.numbered.item_ids.of(position): position for position in view.positions()}
-        for atom in before.reasoned:
-            members = [at for at in before.members(atom) if before.flags[at] & REASONED and source.holds(at)]
-            present = [places[item] for item in map(ids.of, members) if item in places]
-            joined = len({now.atoms[at] for at in present}) == 1 and all(now.flags[at] & REASONED for at in present)
-            if len(present) < len(members) or not joined:
-                separated.update(present)
+    if not before.reasoned or view.history is source.history:
+        return broken_in(view)
+    numbered = next(step.after.numbered for step in record.steps if step.after.view is view)
+    places = {numbered.item_ids.of(position): position for position in view.positions()}
+    for atom in before.reasoned:
+        members = [at for at in before.members(atom) if before.flags[at] & REASONED and source.holds(at)]
+        present = [places[item] for item in map(ids.of, members) if item in places]
+        joined = len({now.atoms[at] for at in present}) == 1 and all(now.flags[at] & REASONED for at in present)
+        if len(present) < len(members) or not joined:
+            separated.update(present)
     return broken_in(view, separated)
 
 
@@ -340,7 +341,8 @@ def mark_exported(record: Record) -> None:
     ledger, source = record.ledger, record.ledger_input
     exported = [(first, last + 1) for first, last in source.runs]
     for step in record.steps:
-        exported += [(item, item + 1) for item in step.created]
+        if step.created:
+            exported += [(item, item + 1) for item in step.created]
     counter, table = record.meter.counter, source.view.history.table(record.meter)
     if ledger.exported_by == (counter.name, counter.generation):
         exported += ledger.exported
