@@ -111,8 +111,13 @@ def _observe_node(attribute: str, _: Instrumentation, runnable: Any, /, *args: A
     before_model = not is_middleware or any(getattr(owner, method, None) == function for method in _BEFORE_MODEL)
     with GRAPH_CONTEXT.node(position, reduction):
         result = yield
-    removals_only = not (is_middleware and before_model)
-    position.finish(_record_result(reduction, result, before_model=before_model, removals_only=removals_only))
+    outputs: list[Sequence[Any]] = []
+    try:
+        outputs = _record_result(
+            reduction, result, before_model=before_model, removals_only=not (is_middleware and before_model)
+        )
+    finally:  # also if the update cannot be read
+        position.finish(outputs)
 
 
 #: Hooks of ``RunnableCallable.invoke`` and ``ainvoke``, which run the nodes of graphs, also of those built earlier.
@@ -132,18 +137,18 @@ def _record_result(
     A model may be called with the state that the node leaves if `before_model` is True. With `removals_only`, additions
     alone are ignored.
     """
-    update = result if isinstance(result, Mapping) else getattr(result, "update", None)  # or a `Command` with one
-    if not isinstance(update, Mapping):
-        reduction.done(reduction.before)
-        return [*([result] if isinstance(result, list) else []), *([reduction.before] if before_model else [])]
-    outputs: list[Sequence[Any]] = [value for value in update.values() if isinstance(value, list)]
-    after: Sequence[Any] = reduction.before
-    if reduction.before and not update.get("jump_to"):  # a jump, such as to the end, skips the model
-        changes = _as_messages(update.get("messages") or [])
-        state = _apply_update(reduction.before, changes)
-        if (model_input := _separate_model_input(update, reduction.before)) is not None:
+    updates, before = _updates_of(result), reduction.before
+    outputs: list[Sequence[Any]] = [value for _, value in updates if isinstance(value, list)]
+    if isinstance(result, list):  # a function that is no node of a graph with a state returned messages
+        outputs.append(result)
+    after = before
+    jumps = any(key == "jump_to" and value for key, value in updates)  # such as to the end, without a model call
+    if before and not jumps:
+        changes = [change for key, value in updates if key == "messages" and value for change in _changes_by(value)]
+        state = _apply_changes(before, changes)
+        if (model_input := _separate_model_input(updates, before)) is not None:
             after = model_input
-        elif not removals_only or any(message.type == "remove" for message in changes):
+        elif not removals_only or any(change.type == "remove" for change in changes):
             after = state
         outputs += [state, after] if before_model else []
     if reduction.attempt is not None and not reduction.report.verdicts:
@@ -152,34 +157,65 @@ def _record_result(
     return outputs
 
 
-def _separate_model_input(update: Mapping[Any, Any], before: Sequence[Any]) -> Sequence[Any] | None:
+def _updates_of(result: Any) -> list[tuple[str, Any]]:
+    """Return the keys and values with which a node's result updates the state of its graph, or of the parent graph.
+
+    LangGraph accepts a dict, an object of the state's class, a `Command` with one of these or with pairs, and a list of
+    commands and dicts.
+    """
+    from langgraph.types import Command  # where a node ran, it has been imported
+
+    if isinstance(result, list | tuple) and any(isinstance(part, Command) for part in result):
+        return [update for part in result for update in _updates_of(part)]
+    if isinstance(result, Command):
+        result = result.update
+        if isinstance(result, list | tuple):
+            return [*result]
+    if isinstance(result, Mapping):
+        return [*result.items()]
+    fields = getattr(result, "__dataclass_fields__", None) or getattr(type(result), "model_fields", None) or ()
+    return [(name, getattr(result, name, None)) for name in fields]
+
+
+def _separate_model_input(updates: Sequence[tuple[str, Any]], before: Sequence[Any]) -> Sequence[Any] | None:
     """Return messages that an update contains for the model alone, separate from the state's messages; else None.
 
     `create_react_agent` reads `llm_input_messages`. Other graphs have their own keys, such as LangMem's
     `summarized_messages`; a list counts if it contains some of the messages, but not all.
     """
-    if update.get("llm_input_messages"):
-        return _as_messages(update["llm_input_messages"])
     before_ids = set(map(id, before))
-    for key, messages in update.items():
-        if key == "messages" or not isinstance(messages, list):
-            continue
-        shared = before_ids.intersection(map(id, messages))
-        if shared and shared != before_ids:
-            return messages
+    for key, value in updates:
+        if key == "llm_input_messages" and value:
+            return _changes_by(value)
+        if key != "messages" and isinstance(value, list):
+            shared = before_ids.intersection(map(id, value))
+            if shared and shared != before_ids:
+                return value
     return None
 
 
-def _as_messages(update: Any) -> list[Any]:
-    from langchain_core.messages import convert_to_messages  # where a node returned messages, it has been imported
+#: The id of a `RemoveMessage` that removes all messages, and LangGraph's name for an update that replaces a value.
+_REMOVE_ALL: Final = "__remove_all__"
+_OVERWRITE: Final = "__overwrite__"
 
-    return convert_to_messages(update if isinstance(update, list) else [update])
+
+def _changes_by(update: Any) -> list[Any]:
+    """Return the messages of an update, as `add_messages` gets them; an `Overwrite` begins with a removal of all."""
+    from langchain_core.messages import RemoveMessage, convert_to_messages  # imported before, as in `_updates_of`
+
+    is_overwrite = type(update).__name__ == "Overwrite"
+    if is_overwrite:
+        update = update.value
+    elif isinstance(update, dict) and (_OVERWRITE in update or update.get("type") == _OVERWRITE):
+        is_overwrite, update = True, update.get(_OVERWRITE, update.get("value"))
+    messages = convert_to_messages(update if isinstance(update, list) else [update])
+    return [RemoveMessage(_REMOVE_ALL), *messages] if is_overwrite else messages
 
 
-def _apply_update(messages: Sequence[Any], changes: Sequence[Any]) -> list[Any]:
+def _apply_changes(messages: Sequence[Any], changes: Sequence[Any]) -> list[Any]:
     """Return the messages after an update of them, as LangGraph's `add_messages` does, but without assigning ids."""
-    # A `RemoveMessage` with this id removes all messages, also those of the update before it.
-    last = max((index for index, message in enumerate(changes) if message.id == "__remove_all__"), default=-1)
+    # Also removes the messages of the update before it.
+    last = max((index for index, message in enumerate(changes) if message.id == _REMOVE_ALL), default=-1)
     by_id = {message.id or id(message): message for message in (() if last >= 0 else messages)}
     by_id |= {message.id or id(message): message for message in changes[last + 1 :]}  # keeps the position of each id
     return [message for message in by_id.values() if message.type != "remove"]
