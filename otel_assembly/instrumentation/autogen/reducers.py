@@ -109,7 +109,7 @@ def context_hook(original: Callable[..., Any], owner: type, instrumentation: Ins
         prepared, outer = CALL.get(), REDUCTION.get()
         if outer is not None and (prepared is None or outer.call is not prepared):
             outer = None  # the reducer of another call
-        if _UPDATING_CONTEXT.get() or (outer is not None and outer.step is not None):
+        if UPDATING_CONTEXT.get() or (outer is not None and outer.step is not None):
             return  # read by a memory, or by a context whose step, with a summarizer's call, is already open
         if outer is None:
             end_unsent_call(context)
@@ -150,26 +150,28 @@ def _observe_reduction(
     spec.done(reduction, context, result)
 
 
-#: True while a memory updates a context. Messages that the memory reads from the context are not for a model.
-_UPDATING_CONTEXT: Final[ContextVar[bool]] = ContextVar("otel_assembly_autogen_updating_context", default=False)
+#: True while a memory updates a context, except in an agent that the memory runs. What the memory reads from the context
+#: is not for a model.
+UPDATING_CONTEXT: Final[ContextVar[bool]] = ContextVar("otel_assembly_autogen_updating_context", default=False)
 
 
 def memory_hook(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
     """Hook ``update_context`` of one class of memories. The step of a custom class has the name of the class.
 
-    AutoGen updates the context before it prepares a model call, so the step is deferred to the agent's next call.
+    AutoGen updates the context before it prepares a model call, so the step is deferred to the agent's next call. Only
+    added messages are a step: a memory that rewrites the context injects nothing.
     """
     policy = "memory" if owner.__module__.startswith(("autogen_core.", "autogen_ext.")) else owner.__name__
 
     @observe_async_hook
     def update_context(instrumentation: Instrumentation, _: Any, /, *args: Any, **kwargs: Any) -> Observation:
-        if _UPDATING_CONTEXT.get():
+        if UPDATING_CONTEXT.get():
             return  # called by another memory, as a part of its step
         context = argument(args, kwargs, 0, "model_context")
         agent = invoking_agent(context)
         reduction = Reduction(instrumentation, StepReport(policy, stored_messages(context), kind="injection"))
         try:
-            with context_value(_UPDATING_CONTEXT, True):
+            with context_value(UPDATING_CONTEXT, True):
                 yield
         except BaseException as error:
             reduction.prevented_call(error, agent)  # the agent's run fails, so no model call follows

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from autogen_core import Image
 
 from otel_assembly.instrumentation.autogen.conversation import RUNNING_AGENT, client_request, invoking_agent, text_of
+from otel_assembly.instrumentation.autogen.reducers import UPDATING_CONTEXT
 from otel_assembly.instrumentation.clients import client
 from otel_assembly.instrumentation.context_variables import CALL, REDUCTION
 from otel_assembly.instrumentation.model_call import ModelCall
@@ -67,8 +68,9 @@ _IMAGE: Final = frozenset({Image})
 
 
 def _run(instrumentation: Instrumentation, runner: Any, agent: Any) -> ContextBoundRun:
-    """Return the run of an agent or a team. An outer agent's model call and reducer are not current in it."""
-    return ContextBoundRun(instrumentation, str(runner.name), {RUNNING_AGENT: agent, CALL: None, REDUCTION: None})
+    """Return the run of an agent or a team. An outer agent's model call, reducer and memory are not current in it."""
+    variables = {RUNNING_AGENT: agent, CALL: None, REDUCTION: None, UPDATING_CONTEXT: False}
+    return ContextBoundRun(instrumentation, str(runner.name), variables)
 
 
 def agent_run_hook(

@@ -128,6 +128,12 @@ async def test_memories_and_reducers_in_turns_of_any_number_of_steps(told):
         )
 
 
+async def likes_tea(memory_type=ListMemory):
+    memory = memory_type()
+    await memory.add(MemoryContent(content="likes tea", mime_type="text/plain"))
+    return memory
+
+
 async def test_a_memory_that_asks_the_context_makes_no_assembly(told):
     class Recalling(ListMemory):
         async def update_context(self, model_context):
@@ -139,8 +145,7 @@ async def test_a_memory_that_asks_the_context_makes_no_assembly(told):
             await model_context.get_messages()
             return UpdateContextResult(memories=await self.query(""))
 
-    memory = Recalling()
-    await memory.add(MemoryContent(content="likes tea", mime_type="text/plain"))
+    memory = await likes_tea(Recalling)
     clerk = agent("clerk", "one", memory=[memory, Quiet()])
     await clerk.run(task="hello")
     assert len(told.spans_named("assemble_context")) == 1
@@ -148,6 +153,21 @@ async def test_a_memory_that_asks_the_context_makes_no_assembly(told):
         "apply_policy Recalling",
         "apply_policy unbounded",
     ]
+
+
+async def test_the_reducers_of_an_agent_that_a_memory_runs_are_recorded(told):
+    rewriter = AssistantAgent(
+        "rewriter", model("a query"), model_context=BufferedChatCompletionContext(1), memory=[await likes_tea()]
+    )
+
+    class Rewriting(ListMemory):
+        async def update_context(self, model_context):
+            await rewriter.run(task=[TextMessage(content=text, source="user") for text in ("one", "two")])
+            return await super().update_context(model_context)
+
+    await agent("clerk", "one", memory=[Rewriting()]).run(task="hello")
+    steps = [span.name for span in told.spans if span.name.startswith("apply_policy")]
+    assert steps == ["apply_policy memory", "apply_policy buffered", "apply_policy unbounded"]
 
 
 def picture():
