@@ -298,18 +298,18 @@ def reducing() -> Reduction | None:
 
 @contextmanager
 def plugin_scope(instrumentation: Instrumentation, call: ModelCall) -> Iterator[None]:
-    """Run a plug-in of this library in this block; it makes an assembly itself.
+    """Run a plug-in of this library in this block: end the assembly of `call`, because the plug-in makes its own.
 
-    The call's assembly ends before. A model that is called in the block, such as a summarizer's, is not recorded as a
-    model call of the framework.
+    A model that is called in the block, such as a summarizer's, is not recorded as a model call of the framework.
     """
     call.end()
     with context_value(CALL, None):
-        # A model call in the block becomes an attempt of this reduction, which is never recorded.
-        plugin = Reduction(instrumentation, StepReport(""))
-        with plugin.running():
-            yield
-    plugin.over = True
+        unrecorded = Reduction(instrumentation, StepReport(""))  # absorbs the model calls in the block
+        try:
+            with unrecorded.running():
+                yield
+        finally:
+            unrecorded.over = True
 
 
 def reducer(

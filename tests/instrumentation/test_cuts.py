@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextvars import copy_context
+
 import pytest
 
 from otel_assembly import DecisionReason
 from otel_assembly.decision import DecisionOutcome
+from otel_assembly.errors import HaltedError
 from otel_assembly.instrumentation import (
     ClientRequest,
     Instrumentation,
@@ -26,6 +29,7 @@ from otel_assembly.instrumentation import (
     summariser_call,
     without_summaries,
 )
+from otel_assembly.instrumentation.reductions import reducing
 
 TALK = [{"role": "user", "content": word} for word in ("one", "two", "three", "four")]
 
@@ -148,6 +152,15 @@ def test_a_plug_in_ends_what_was_prepared_before_it(instrumentation, assembly_te
     call.reduced(StepReport("window", TALK, TALK[1:]))
     with plugin_scope(instrumentation, call):
         assert len(assembly_telemetry.spans_named("assemble_context")) == 1
+
+
+def test_a_plug_in_that_raises_hides_no_later_model_call(instrumentation):
+    call = ModelCall(instrumentation, InvokingAgent("talk", "clerk", "clerk"), messages=TALK)
+    with pytest.raises(HaltedError), plugin_scope(instrumentation, call):
+        in_background = copy_context()
+        assert in_background.run(reducing) is not None
+        raise HaltedError("a loop", "LoopDetector")
+    assert in_background.run(reducing) is None
 
 
 def test_what_a_followed_reducer_raises_is_told_and_goes_through(instrumentation, assembly_telemetry):

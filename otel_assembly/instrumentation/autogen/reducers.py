@@ -150,8 +150,8 @@ def _observe_reduction(
     spec.done(reduction, context, result)
 
 
-#: True while a memory updates a context, except in an agent that the memory runs. What the memory reads from the context
-#: is not for a model.
+#: True while a memory updates a context, except in an agent that the memory runs. Messages that the memory reads from
+#: the context are not for a model.
 UPDATING_CONTEXT: Final[ContextVar[bool]] = ContextVar("otel_assembly_autogen_updating_context", default=False)
 
 
