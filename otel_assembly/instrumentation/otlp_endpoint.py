@@ -15,6 +15,8 @@ OTEL_EXPORTER_OTLP_TRACES_PROTOCOL: Final = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
 
 OTEL_ASSEMBLY_FLUSH_ON_SIGTERM: Final = "OTEL_ASSEMBLY_FLUSH_ON_SIGTERM"
 
+#: The exporters whose name contains the protocol; the protocol of the exporter ``otlp`` is in the variables above.
+_PROTOCOLS: Final = {"otlp_proto_grpc": "grpc", "otlp_proto_http": "http/protobuf"}
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 #: The environment variables that export an agent's spans to a file, and no metrics or logs.
 INTO_A_FILE: Final = "OTEL_TRACES_EXPORTER=otel_assembly_file OTEL_METRICS_EXPORTER=none OTEL_LOGS_EXPORTER=none"
@@ -22,8 +24,18 @@ INTO_A_FILE: Final = "OTEL_TRACES_EXPORTER=otel_assembly_file OTEL_METRICS_EXPOR
 logger = logging.getLogger("otel_assembly")
 
 
+def _traces_exporters() -> list[str]:
+    return os.environ.get("OTEL_TRACES_EXPORTER", "").replace(" ", "").split(",")
+
+
 def otlp_protocol() -> str:
-    """Return the OTLP protocol from the environment variables; by default ``grpc``."""
+    """Return the OTLP protocol from the environment variables; by default ``grpc``.
+
+    As in OpenTelemetry's SDK, the name of an exporter with a protocol has precedence.
+    """
+    for exporter in _traces_exporters():
+        if exporter in _PROTOCOLS:
+            return _PROTOCOLS[exporter]
     return os.environ.get(OTEL_EXPORTER_OTLP_TRACES_PROTOCOL) or os.environ.get(OTEL_EXPORTER_OTLP_PROTOCOL) or "grpc"
 
 
@@ -45,24 +57,30 @@ def reachable(endpoint: str, seconds: float = 2.0) -> str | None:
 
 
 def hint_at_file() -> None:
+    """Do what is left after the setup by ``opentelemetry-instrument``, which calls this entry point then.
+
+    Install the flush on SIGTERM if `OTEL_ASSEMBLY_FLUSH_ON_SIGTERM` is set, and warn if no Collector is listening.
+    """
+    if os.environ.get(OTEL_ASSEMBLY_FLUSH_ON_SIGTERM):
+        from otel_assembly.telemetry.flushing import flush_on_sigterm_if_set  # only imported if needed
+
+        flush_on_sigterm_if_set()
+    _warn_if_no_collector()
+
+
+def _warn_if_no_collector() -> None:
     """Log a warning if spans are exported to a Collector on this machine and no Collector is listening.
 
     Exporters retry for some seconds at the end of the program, and then lose the spans. Endpoints on other machines
-    are not checked. ``opentelemetry-instrument`` calls this function after its setup. No other entry point runs then,
-    so this function also installs the flush on SIGTERM if `OTEL_ASSEMBLY_FLUSH_ON_SIGTERM` is set.
+    are not checked.
     """
-    if os.environ.get(OTEL_ASSEMBLY_FLUSH_ON_SIGTERM):
-        from otel_assembly.telemetry.flushing import flush_on_sigterm_if_set
-
-        flush_on_sigterm_if_set()
     try:
         endpoint = otlp_endpoint()
         host = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}").hostname
     except ValueError:
         return  # the endpoint is invalid; the exporter reports that
-    exporters = os.environ.get("OTEL_TRACES_EXPORTER", "").replace(" ", "").split(",")
     is_disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
-    if is_disabled or "otlp" not in exporters or host not in _LOOPBACK:
+    if is_disabled or host not in _LOOPBACK or {"otlp", *_PROTOCOLS}.isdisjoint(_traces_exporters()):
         return
     error = reachable(endpoint)
     if error is not None:

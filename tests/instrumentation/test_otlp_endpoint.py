@@ -31,11 +31,19 @@ def hint(monkeypatch, caplog):
 
 
 @pytest.mark.parametrize("form", ["http://127.0.0.1:{}", "127.0.0.1:{}", "http://localhost:{}/"])
-@pytest.mark.parametrize("exporters", ["otlp", "console, otlp"])
+@pytest.mark.parametrize("exporters", ["otlp", "console, otlp", "otlp_proto_grpc", "otlp_proto_http"])
 def test_nobody_at_an_endpoint_of_this_machine_is_told_with_the_way_to_a_file(hint, port, form, exporters):
     (said,) = hint(OTEL_EXPORTER_OTLP_ENDPOINT=form.format(port), OTEL_TRACES_EXPORTER=exporters)
     assert form.format(port) in said
     assert "OTEL_TRACES_EXPORTER=otel_assembly_file" in said
+
+
+@pytest.mark.parametrize(("exporter", "port"), [("otlp_proto_grpc", 4317), ("otlp_proto_http", 4318)])
+def test_the_default_endpoint_is_that_of_the_exporters_protocol(hint, monkeypatch, exporter, port):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf" if port == 4317 else "grpc")
+    monkeypatch.setattr(socket, "create_connection", lambda *_, **__: (_ for _ in ()).throw(ConnectionRefusedError))
+    (warning,) = hint(OTEL_TRACES_EXPORTER=exporter)
+    assert f"http://localhost:{port}" in warning
 
 
 def test_a_collector_that_answers_is_not_told_of(hint, receiver):
@@ -47,6 +55,7 @@ def test_a_collector_that_answers_is_not_told_of(hint, receiver):
     [
         {"OTEL_TRACES_EXPORTER": "otel_assembly_file"},
         {"OTEL_TRACES_EXPORTER": "none"},
+        {"OTEL_TRACES_EXPORTER": "otlp_json_file"},
         {"OTEL_SDK_DISABLED": "true"},
         {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector.example:4317"},
         {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://[:4317"},
