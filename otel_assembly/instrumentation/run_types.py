@@ -113,7 +113,9 @@ class LazyRun(TrackedRun):
 
 
 class ContextBoundRun(LazyRun):
-    """A run of an agent, or a part of one, in which context variables have certain values. Its span starts now.
+    """A run of an agent, or a part of one, in which context variables have certain values.
+
+    Its span starts with its first step, so a stream that is never read has no run.
 
     Args:
         variables: The values of context variables during the run.
@@ -129,11 +131,9 @@ class ContextBoundRun(LazyRun):
         conversation_id: str | None = None,
         on_end: Callable[[], None] | None = None,
     ) -> None:
-        super().__init__(instrumentation, name, conversation_id)
+        super().__init__(instrumentation, name, conversation_id, at_once=True)
         self._variables = variables
         self._on_end = on_end
-        self._began = True
-        self._open()
 
     @contextmanager
     def current(self) -> Iterator[None]:

@@ -29,6 +29,7 @@ from otel_assembly.instrumentation import (
     summariser_call,
     without_summaries,
 )
+from otel_assembly.instrumentation.context_variables import REDUCTION
 from otel_assembly.instrumentation.reductions import reducing
 
 TALK = [{"role": "user", "content": word} for word in ("one", "two", "three", "four")]
@@ -156,11 +157,16 @@ def test_a_plug_in_ends_what_was_prepared_before_it(instrumentation, assembly_te
 
 def test_a_plug_in_that_raises_hides_no_later_model_call(instrumentation):
     call = ModelCall(instrumentation, InvokingAgent("talk", "clerk", "clerk"), messages=TALK)
-    with pytest.raises(HaltedError), plugin_scope(instrumentation, call):
-        in_background = copy_context()
-        assert in_background.run(reducing) is not None
+    contexts = []
+
+    def halt():
+        contexts.append(copy_context())
         raise HaltedError("a loop", "LoopDetector")
-    assert in_background.run(reducing) is None
+
+    with pytest.raises(HaltedError), plugin_scope(instrumentation, call):
+        halt()
+    assert contexts[0][REDUCTION].over
+    assert contexts[0].run(reducing) is None
 
 
 def test_what_a_followed_reducer_raises_is_told_and_goes_through(instrumentation, assembly_telemetry):

@@ -7,7 +7,14 @@ import asyncio
 import pytest
 from opentelemetry import baggage, context, trace
 
-from otel_assembly.instrumentation import Instrumentation, TrackedStream, awaited, track_generator
+from otel_assembly.instrumentation import (
+    ContextBoundRun,
+    Instrumentation,
+    TrackedStream,
+    awaited,
+    run_hook,
+    track_generator,
+)
 
 
 @pytest.fixture
@@ -160,6 +167,21 @@ def test_a_plain_generator_is_followed_the_same_way(instrumentation, assembly_te
         next(steps)
     assert ended.value.value == "the end"
     assert [span.status for span in assembly_telemetry.spans] == ["UNSET"]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_run_of_a_stream_that_is_never_read_opens_no_span(instrumentation, monkeypatch, is_async):
+    monkeypatch.setattr(Instrumentation, "begin_run", lambda *_, **__: pytest.fail("a span was opened"))
+
+    def numbers():
+        yield current()
+
+    async def async_numbers():
+        yield current()
+
+    hook = run_hook(lambda instrumentation: ContextBoundRun(instrumentation, "clerk", {}))
+    stream = hook(async_numbers if is_async else numbers, instrumentation)
+    stream()
 
 
 def test_a_run_in_anothers_span_goes_on_in_its_trace_once_that_is_over(instrumentation, assembly_telemetry):
