@@ -143,11 +143,10 @@ google_request: Final[Wrap] = client_hook(_google_call)
 
 
 def _ollama_call(
-    instrumentation: Instrumentation, client: Any, answer_type: type, *args: Any, **kwargs: Any
+    instrumentation: Instrumentation, client: Any, _: type, method: str, url: str, *__: Any, **httpx_options: Any
 ) -> ProviderCall | None:
-    method, path = (*args, None, None)[:2]
-    api = api_of_path("ollama", method, path)
-    return provider_call(instrumentation, api, kwargs.get("json"), str(path), client)
+    api = api_of_path("ollama", method, url)
+    return provider_call(instrumentation, api, httpx_options.get("json"), url, client)
 
 
 ollama_request: Final[Wrap] = client_hook(_ollama_call)
@@ -196,10 +195,10 @@ def _attach_to_event_stream(call: ProviderCall, answer: Any) -> bool:
 
 
 def _attach_to_body(call: ProviderCall, body: Any) -> bool:
-    """Collect what the program reads of the body of `InvokeModel`, which can be read only once."""
+    """Collect what the program reads of the body of `InvokeModel`, until its end or until the program closes it."""
     if not hasattr(body, "_raw_stream"):
         return False
-    read = body.read
+    read, close = body.read, body.close
 
     def read_and_collect(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -208,11 +207,16 @@ def _attach_to_body(call: ProviderCall, body: Any) -> bool:
             call.end(error)
             raise
         call.on_chunk(content)
-        if not content or argument(args, kwargs, 0, "amt") is None:
+        is_complete = str(body._amount_read) == str(body._content_length)  # noqa: SLF001  # botocore's
+        if is_complete or not content or argument(args, kwargs, 0, "amt") is None:
             call.end()
         return content
 
-    body.read = read_and_collect
+    def close_and_end() -> None:
+        close()
+        call.end()
+
+    body.read, body.close = read_and_collect, close_and_end
     return True
 
 
@@ -221,16 +225,15 @@ def _attach_to_bedrock_answer(call: ProviderCall, answer: Any) -> bool:
 
 
 def _to_the_end(call: ProviderCall, events: Iterator[Any]) -> Iterator[Any]:
-    error: BaseException | None = None
     try:
         yield from events
-    except GeneratorExit:
+    except GeneratorExit:  # the program closes the stream
+        call.end()
         raise
-    except BaseException as raised:
-        error = raised
-        raise
-    finally:
+    except BaseException as error:
         call.end(error)
+        raise
+    call.end()
 
 
 bedrock_request: Final[Wrap] = client_hook(_bedrock_call, _attach_to_bedrock_answer)

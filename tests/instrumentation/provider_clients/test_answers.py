@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+from importlib import import_module
+from io import BytesIO
+from types import SimpleNamespace
 
 import pytest
 from provider_bodies import (
@@ -361,6 +364,28 @@ def test_the_answer_of_invoke_model_stays_readable(server, bedrock, calls):
     assert calls[0].answer is None
     calls[0].collector.add(response["body"].read())
     assert calls[0].collector.answer().messages == [{"role": "assistant", "content": [TOOL_USE]}]
+
+
+@pytest.mark.parametrize(
+    ("read", "chunks"),
+    [
+        (lambda body: body.read(), [b"{}"]),
+        (lambda body: body.read(9), [b"{}"]),
+        (lambda body: [body.read(1), body.read(1)], [b"{", b"}"]),
+        (list, [b"{}"]),
+        (lambda body: [body.read(1), body.close()], [b"{"]),
+    ],
+)
+def test_the_call_of_invoke_model_ends_with_its_body(read, chunks):
+    response = pytest.importorskip("botocore.response")
+    events = []
+    call = SimpleNamespace(on_chunk=events.append, end=lambda error=None: events.append(error or "end"))
+    answer = {"body": response.StreamingBody(BytesIO(b"{}"), "2")}
+    assert import_module("otel_assembly.instrumentation.provider_clients.hooks")._attach_to_bedrock_answer(call, answer)
+    read(answer["body"])
+    first_end = events.index("end")
+    assert events[:first_end] == chunks
+    assert set(events[first_end:]) <= {b"", "end"}
 
 
 def invoke_events(*events):
