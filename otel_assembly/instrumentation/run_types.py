@@ -204,31 +204,31 @@ class SequentialCalls:
     def run(self, instrumentation: Instrumentation, name: str, conversation_id: str | None = None) -> ContextBoundRun:
         """Return a run of an agent. At its end, a call that was prepared but not made ends, too.
 
-        During the run, `LAST_PREPARED` has the run's `_Turn` for this object; those of other runs around it stay.
+        During the run, `LAST_PREPARED` has the run's `_LastCall` for this object; those of other runs around it stay.
         """
-        turn = _Turn()
+        last = _LastCall()
         return ContextBoundRun(
             instrumentation,
             name,
-            {LAST_PREPARED: {**LAST_PREPARED.get(), self: turn}},
+            {LAST_PREPARED: {**LAST_PREPARED.get(), self: last}},
             conversation_id=conversation_id,
-            on_end=turn.end_last_call,
+            on_end=last.end,
         )
 
-    def prepares(self, instrumentation: Instrumentation, by: Any, create: Callable[[], ModelCall]) -> Preparing:
-        """Return the run of a function that prepares a call: the call that is being prepared, or a new one.
+    def preparing(self, instrumentation: Instrumentation, by: Any, create: Callable[[], ModelCall]) -> Preparing:
+        """Return the run of a function that prepares a call, which the object `by` then identifies.
 
-        The call is then identified by the object `by`. A function that runs inside a reducer, such as the agent of a
-        summarizer, prepares no call.
+        Inside a function that already prepares a call of this run, it is that call; otherwise a new one, which ends the
+        run's last one. A function that runs inside a reducer, such as the agent of a summarizer, prepares no call.
         """
-        call, turn = CALL.get(), LAST_PREPARED.get().get(self)
-        if turn is None or turn.last_call is not call:
-            call = None  # the current call belongs to an outer run
+        last = LAST_PREPARED.get().get(self)
+        prepared = last.call if last is not None else self._prepared.get(by)  # outside of a run, there is no `last`
+        call = prepared if prepared is CALL.get() else None  # else the current call belongs to an outer run
         if call is None and reducing() is None:
             call = self._prepared.put(by, create())
-            if turn is not None:
-                turn.end_last_call()
-                turn.last_call = call
+            if last is not None:
+                last.end()
+                last.call = call
         return Preparing(instrumentation, call, expected_errors=self._expected_errors)
 
     def of(self, by: Any) -> ModelCall | None:
@@ -240,8 +240,8 @@ class SequentialCalls:
 
         `made` returns the plug-in's output, as messages or as a request with system prompts.
         """
-        turn = LAST_PREPARED.get().get(self)
-        call = turn.last_call if turn is not None else None
+        last = LAST_PREPARED.get().get(self)
+        call = last.call if last is not None else None
         if call is not None:
             with call.instrumentation.suppress_errors():
                 out = made()
@@ -249,13 +249,13 @@ class SequentialCalls:
                 call.replaced_by_plugin(sent.messages, prompts=sent.prompts)
 
 
-class _Turn:
+class _LastCall:
     """The call of a run that was prepared last; the framework may never make it."""
 
-    last_call: ModelCall | None = None
+    call: ModelCall | None = None
 
-    def end_last_call(self) -> None:
+    def end(self) -> None:
         """End the call without a model call, if it is still open: another one is prepared, or the run ends."""
-        if self.last_call is not None:
-            self.last_call.end()
-        self.last_call = None
+        if self.call is not None:
+            self.call.end()
+        self.call = None

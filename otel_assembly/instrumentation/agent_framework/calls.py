@@ -86,7 +86,9 @@ def run_preparation(
     instrumentation: Instrumentation, agent: Any, /, *_: Any, session: Any = None, **__: Any
 ) -> TrackedRun:
     """Record the preparation of a run, in which providers load and reduce; `model_rounds` gets the session context."""
-    return RUNS.prepares(instrumentation, invoking_agent_of(agent, session), lambda context: context["session_context"])
+    return RUNS.preparing(
+        instrumentation, invoking_agent_of(agent, session), lambda context: context["session_context"]
+    )
 
 
 @_streaming_run_hook
@@ -121,7 +123,7 @@ def _inner_request(client: Any, /, *_: Any, messages: Any = (), options: Any = N
 #: Wraps `ChatMiddlewareLayer.get_response`, which is called before chat middleware.
 middleware_entry: Final = middleware_entry_hook(_request, attach_to_stream)
 #: Wraps `BaseChatClient.get_response`, which is called after chat middleware.
-call: Final = middleware_exit_hook(_request, RUNS.begins, "chat_middleware", attach_to_stream)
+call: Final = middleware_exit_hook(_request, RUNS.next_call, "chat_middleware", attach_to_stream)
 #: Wraps ``_inner_get_response`` of each class of clients.
 inner_client: Final = innermost_client_hook(
     "_inner_get_response", _inner_request, lambda answer: str(answer.text), attach_to_stream=attach_to_stream

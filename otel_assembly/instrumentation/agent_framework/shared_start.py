@@ -33,26 +33,31 @@ class CallsFromSharedStart:
         run = self._run.get()
         return run.first.invoking_agent if run is not None else None
 
-    def prepares(
-        self, instrumentation: Instrumentation, invoking_agent: InvokingAgent, by: Callable[[Any], Any]
+    def preparing(
+        self, instrumentation: Instrumentation, invoking_agent: InvokingAgent, identify: Callable[[Any], Any]
     ) -> Preparing:
         """Return the run of a function that loads and reduces the history for a run of an agent.
 
-        `by` returns the object that identifies the run when its model is called, from the function's result.
+        `identify` returns the object that identifies the agent's run when its model is called, from the function's
+        result. While the function runs, no run is current: a model that it calls does not get an outer run's history.
         """
         run = _SharedStart(instrumentation, invoking_agent)
-        keep = self._prepared.put
-        return Preparing(instrumentation, run.first, {self._run: None}, returned=lambda made: keep(by(made), run))
+        return Preparing(
+            instrumentation,
+            run.first,
+            {self._run: None},
+            returned=lambda result: self._prepared.put(identify(result), run),
+        )
 
     def run(self, instrumentation: Instrumentation, by: Any, invoking_agent: InvokingAgent) -> ContextBoundRun:
-        """Return a run that calls its model, once or several times; `prepares` has begun it, or it begins here."""
+        """Return a run that calls its model, once or several times; `preparing` has begun it, or it begins here."""
         run = self._prepared.pop(by) or _SharedStart(instrumentation, invoking_agent)
         return ContextBoundRun(instrumentation, None, {self._run: run, CALL: None}, on_end=run.first.end)
 
-    def begins(self, messages: Sequence[Any]) -> ModelCall | None:
+    def next_call(self, messages: Sequence[Any]) -> ModelCall | None:
         """Return the next call of the current run; None without a run, or if the messages are not from it."""
         run = self._run.get()
-        return run.begins(messages) if run is not None else None
+        return run.next_call(messages) if run is not None else None
 
 
 class _SharedStart:
@@ -65,7 +70,7 @@ class _SharedStart:
         #: The first call as it was before any middleware; None until it is made.
         self._start: ModelCall | None = None
 
-    def begins(self, messages: Sequence[Any]) -> ModelCall | None:
+    def next_call(self, messages: Sequence[Any]) -> ModelCall | None:
         """Return the next call; None if the messages do not contain the reduced history, so that it is another's."""
         call = self.first if self._start is None else self._start.fork()
         if call.out and locate(messages, call.out) is None:

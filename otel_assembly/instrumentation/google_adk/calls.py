@@ -64,7 +64,7 @@ def preprocess(
     """Begin the model call of a request; None for a live connection, which does not send requests one by one."""
     if invocation_context.live_request_queue is not None:
         return None
-    return CALLS.prepares(instrumentation, llm_request, lambda: AgentCall(instrumentation, invocation_context))
+    return CALLS.preparing(instrumentation, llm_request, lambda: AgentCall(instrumentation, invocation_context))
 
 
 def client_request(request: Any) -> ClientRequest:

@@ -55,7 +55,7 @@ def _prepare_call(instrumentation: Instrumentation, _: Any, ctx: Any, request: A
             )
         return call
 
-    return CALLS.prepares(instrumentation, ctx, create_call)
+    return CALLS.preparing(instrumentation, ctx, create_call)
 
 
 def request_of(request_context: Any) -> ClientRequest:
