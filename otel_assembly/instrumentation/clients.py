@@ -276,31 +276,29 @@ def innermost_client_hook(
     reads: Callable[..., ClientRequest | None],
     text_of: Callable[[Any], str | None] | None = None,
     *,
-    client_methods: Collection[str] = (),
+    delegated_methods: Collection[str] = (),
     is_client: Callable[[Any], bool] | None = None,
     **client_options: Any,
 ) -> Callable[[Callable[..., Any], type, Instrumentation], Callable[..., Any]]:
     """Return a wrapper for a `SubclassHook` of a client's method, which records only the innermost client's call.
 
-    When a class's method is wrapped, the bytecode of the class is scanned (`scan_delegation`) for two ways of passing a
-    request on: to the inherited method of the same name, and, if `client_methods` names any methods, to other clients
-    such as those of a fallback. A method that passes its request on is not recorded, because the method that it calls
-    has this hook too. `client` alone would record the outermost call, but the classes on the way to the innermost one
-    can still change its messages. Only the innermost call has the messages that are sent.
+    If ``FallbackModel.run`` calls ``self.models[0].run``, or ``super().run``, only that inner call is recorded: the
+    outer method can still change the messages. When the hook wraps a class's method, it scans the method's bytecode for
+    such calls (`scan_delegation`). `client` alone would record the outermost call.
 
     Args:
-        method: The method's name.
+        method: The method's name, such as ``run``.
         reads: Returns the client request from the method's arguments; None if the call is not to be recorded.
         text_of: Returns the text of the method's result, as for `client`.
-        client_methods: The names of clients' methods. A class delegates to other clients if one of its functions reads
-            such a name without ``super``.
-        is_client: Returns True for an object that is a client. If given, a client delegates only if it also has such an
-            object as an attribute.
+        delegated_methods: The names of the methods by which other clients are called, such as ``run``; by default, only
+            calls of ``super()`` are inner calls.
+        is_client: Returns True for an object that is a client. If given, a client calls other clients only if it has
+            such an object as an attribute.
         client_options: Further arguments for `client`.
     """
 
     def wrap(original: Callable[..., Any], owner: type, instrumentation: Instrumentation) -> Callable[..., Any]:
-        calls_inherited, calls_clients = scan_delegation(owner, method, client_methods)
+        calls_inherited, calls_clients = scan_delegation(owner, method, delegated_methods)
 
         def read_innermost(self: Any, /, *args: Any, **kwargs: Any) -> ClientRequest | None:
             if calls_inherited:
@@ -318,11 +316,9 @@ def innermost_client_hook(
 
 def _has_client(delegating: Any, is_client: Callable[[Any], bool]) -> bool:
     """Return True if an attribute of a client is another client, or a list, tuple or dict that contains one."""
-    # Pydantic keeps private attributes in a separate dict.
-    attributes = (getattr(delegating, name, None) or {} for name in ("__dict__", "__pydantic_private__"))
-    values = (value for namespace in attributes for value in namespace.values())
-    values_or_lists = ([*value.values()] if isinstance(value, dict) else value for value in values)
-    candidates = (
-        item for value in values_or_lists for item in (value if isinstance(value, list | tuple) else (value,))
-    )
-    return any(map(is_client, candidates))
+    for namespace in ("__dict__", "__pydantic_private__"):  # Pydantic keeps private attributes in a separate dict
+        for value in list((getattr(delegating, namespace, None) or {}).values()):  # another thread may add attributes
+            items = list(value.values()) if isinstance(value, dict) else value
+            if any(map(is_client, items if isinstance(items, list | tuple) else (items,))):
+                return True
+    return False

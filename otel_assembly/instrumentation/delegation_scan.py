@@ -12,20 +12,26 @@ if TYPE_CHECKING:
     from types import CodeType
 
 
-def scan_delegation(owner: type, method: str, client_methods: Collection[str]) -> tuple[bool, bool]:
-    """Return whether a class's own functions call the method on ``super()``, and whether they call other clients.
+def scan_delegation(owner: type, method: str, delegated_methods: Collection[str]) -> tuple[bool, bool]:
+    """Return whether a class's method calls the same method on ``super()``, and whether it calls other clients.
 
-    A function that does not use ``super`` and reads one of the names `client_methods` calls another client. The scan is
-    static, because a hook has to decide whether a method's call is recorded before the method runs. It finds names
-    only: a function that reads a name is assumed to call it. Inherited functions are not scanned.
+    The second is true if code that does not use ``super`` reads one of the names `delegated_methods`. The scan includes
+    the class's own functions that the method names, and those that these name, but no inherited ones. It is static,
+    because a hook has to decide whether a method's call is recorded before the method runs. It finds names only: a
+    function that reads a name is assumed to call it.
     """
-    codes = [code for attribute in vars(owner).values() for code in _codes(attribute)]
+    functions, scanned = vars(owner), {method}
+    codes = _codes(functions.get(method))
     for code in codes:  # the loop also visits the codes that it adds
         codes += filter(inspect.iscode, code.co_consts)
+        for name in code.co_names:
+            if name in functions and name not in scanned:
+                scanned.add(name)
+                codes += _codes(functions[name])
     names_without_super = [set(code.co_names) for code in codes if "super" not in code.co_names]
     return (
         any(method in _names_after_super(code) for code in codes),
-        any(not names.isdisjoint(client_methods) for names in names_without_super),
+        any(not names.isdisjoint(delegated_methods) for names in names_without_super),
     )
 
 

@@ -106,14 +106,14 @@ def test_of_calls_in_turn_the_next_ends_the_one_before(instrumentation, assembly
         if inner is not None:
             inner()
 
-    def prepares(handle):
-        return run_hook(lambda told, *_: calls.prepares(told, handle, begun))(prepare, instrumentation)
+    def preparing(handle):
+        return run_hook(lambda told, *_: calls.preparing(told, handle, begun))(prepare, instrumentation)
 
     run = calls.run(instrumentation, "clerk", "c-1")
     with run.current():
-        prepares(handles[0])(prepares(Handle()))  # what is inside of it is a part of it
+        preparing(handles[0])(preparing(Handle()))  # what is inside of it is a part of it
         assert len(made) == 1
-        prepares(handles[1])()
+        preparing(handles[1])()
     assert [calls.of(handle) for handle in handles] == made
     assert calls.of(None) is None
     assert [call.ended for call in made] == [True, False]
@@ -122,11 +122,27 @@ def test_of_calls_in_turn_the_next_ends_the_one_before(instrumentation, assembly
     assert len(assembly_telemetry.spans_named("assemble_context")) == 2
 
 
+def test_outside_of_a_run_a_nested_function_prepares_the_same_call(instrumentation):
+    calls, handle, made = SequentialCalls(), Handle(), []
+
+    def create():
+        made.append(call_of(instrumentation, HISTORY))
+        return made[-1]
+
+    hook = run_hook(lambda instrumentation, *_: calls.preparing(instrumentation, handle, create))
+    inner = hook(lambda: current_model_call(), instrumentation)
+    assert hook(lambda: (current_model_call(), inner()), instrumentation)() == (made[0], made[0])
+    assert made == [calls.of(handle)]
+
+
 def test_of_calls_in_turn_a_plug_in_tells_the_last_one_itself(instrumentation, assembly_telemetry):
     calls = SequentialCalls()
     calls.replaced_by_plugin(lambda: HISTORY)
     run = calls.run(instrumentation, "clerk")
-    with run.current(), calls.prepares(instrumentation, handle := Handle(), lambda: call_of(instrumentation)).current():
+    with (
+        run.current(),
+        calls.preparing(instrumentation, handle := Handle(), lambda: call_of(instrumentation)).current(),
+    ):
         calls.replaced_by_plugin(lambda: HISTORY[-2:])
         calls.replaced_by_plugin(lambda: ClientRequest(HISTORY[-2:], ["You help."]))
         assert calls.of(handle).prompts_out == ["You help."]
@@ -167,18 +183,18 @@ def test_of_calls_of_one_start_each_tells_what_was_done_once(instrumentation, as
         current_model_call().reduced(StepReport("window", HISTORY, HISTORY[-2:]))
         return Handle()
 
-    handle = run_hook(lambda told: calls.prepares(told, invoking_agent, lambda made: made))(load, instrumentation)()
+    handle = run_hook(lambda told: calls.preparing(told, invoking_agent, lambda made: made))(load, instrumentation)()
     answered = [*HISTORY[-2:], {"role": "assistant", "content": "Noted."}]
     run = calls.run(instrumentation, handle, InvokingAgent())
     with run.current():
         assert calls.invoking_agent.agent_name == "clerk"
         for messages in (HISTORY[-2:], answered):
-            call = calls.begins(messages)
+            call = calls.next_call(messages)
             call.set_input(messages)
             call.client_called(ClientRequest(messages))
-        assert calls.begins([{"role": "user", "content": "another's"}]) is None
+        assert calls.next_call([{"role": "user", "content": "another's"}]) is None
     run.end()
-    assert calls.begins(HISTORY) is calls.invoking_agent is None
+    assert calls.next_call(HISTORY) is calls.invoking_agent is None
     told = assembly_telemetry.spans_named("assemble_context")
     assert [span.attributes["assembly.events.in"] for span in told] == [4, 5]
     assert [span.attributes["assembly.turn"] for span in told] == [0, 1]
@@ -188,7 +204,7 @@ def test_of_calls_of_one_start_each_tells_what_was_done_once(instrumentation, as
 def test_a_run_that_was_not_prepared_begins_as_it_calls_its_model(instrumentation):
     calls = CallsFromSharedStart("pretend")
     with calls.run(instrumentation, Handle(), InvokingAgent("talk", "clerk", "clerk")).current():
-        assert calls.begins(HISTORY).invoking_agent.agent_name == "clerk"
+        assert calls.next_call(HISTORY).invoking_agent.agent_name == "clerk"
 
 
 @pytest.mark.parametrize(
@@ -344,6 +360,40 @@ def test_a_method_that_replaces_the_inherited_one_is_recorded_whatever_else_its_
     hook.stop_watching()
 
 
+def test_only_the_functions_that_a_method_names_decide_whether_it_passes_its_request_on(
+    instrumentation, assembly_telemetry
+):
+    class Client:
+        def ask(self, messages):
+            return "asked"
+
+    class Batching(Client):
+        def ask(self, messages):
+            return "own"
+
+        def ask_inherited(self, messages):
+            return super().ask(messages[-1:])
+
+    class Shortening(Batching):
+        def ask(self, messages):
+            return self._ask_shortened(messages)
+
+        def _ask_shortened(self, messages):
+            return super().ask(messages[-2:])
+
+    hook = SubclassHook("ask", innermost_client_hook("ask", lambda self, messages: ClientRequest(messages)))
+    hook.wrap_subclasses(Client, instrumentation)
+    assert [Batching().ask(HISTORY), Batching().ask_inherited(HISTORY), Shortening().ask(HISTORY)] == [
+        "own",
+        "asked",
+        "own",
+    ]
+    spans = assembly_telemetry.spans_named("assemble_context")
+    assert [span.attributes["assembly.events.out"] for span in spans] == [4, 1, 2]
+    instrumentation.patches.restore()
+    hook.stop_watching()
+
+
 def test_the_innermost_client_is_called_for_the_call_that_was_prepared_for_it(instrumentation, assembly_telemetry):
     class Behind:
         def ask(self, messages):
@@ -386,7 +436,7 @@ async def test_clients_that_ask_others_are_looked_through_and_what_was_prepared_
         return call_of(instrumentation, messages) if current_model_call() is None else None
 
     wrap = innermost_client_hook(
-        "ask", lambda self, messages: ClientRequest(messages), prepared=prepared, client_methods=("ask",)
+        "ask", lambda self, messages: ClientRequest(messages), prepared=prepared, delegated_methods=("ask",)
     )
     following = SubclassHook("ask", wrap)
     following.wrap_subclasses(Client, instrumentation)

@@ -210,7 +210,7 @@ async def test_a_client_that_hands_on_to_those_that_it_holds_is_looked_through(i
         wrap = innermost_client_hook(
             method,
             lambda _, messages: ClientRequest(messages),
-            client_methods=(method,),
+            delegated_methods=(method,),
             is_client=lambda client: isinstance(client, Client),
         )
         SubclassHook(method, wrap).wrap_subclasses(Client, instrumentation)

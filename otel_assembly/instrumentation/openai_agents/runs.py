@@ -99,8 +99,8 @@ def _response_text(response: Any) -> str:
 _MODELS: Final[Any] = {"is_client": lambda value: isinstance(value, Model)}
 #: Hooks of a model class's methods. If a model calls another one, only the inner model is recorded.
 get_response: Final = innermost_client_hook(
-    "get_response", _client_request, _response_text, client_methods=("get_response",), **_MODELS
+    "get_response", _client_request, _response_text, delegated_methods=("get_response",), **_MODELS
 )
 stream_response: Final = innermost_client_hook(
-    "stream_response", _client_request, client_methods=("stream_response",), **_MODELS
+    "stream_response", _client_request, delegated_methods=("stream_response",), **_MODELS
 )

@@ -260,7 +260,7 @@ def _service_hooks(
                 method,
                 read,
                 lambda responses: str(responses[0]) if responses else "",
-                client_methods=requests,
+                delegated_methods=requests,
                 is_client=lambda value: hasattr(value, inner_methods[0]),
                 prepared=prepared,
             )
