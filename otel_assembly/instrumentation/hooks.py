@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from importlib import import_module, metadata
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -134,16 +134,9 @@ def in_module(
     ]
 
 
-def in_package(package: str, *rows: tuple[Any, ...], versions: str = "", followed: bool = False) -> list[Hook]:
-    """Return the hooks of several modules of one package, with the arguments of `in_module`.
-
-    Each row is preceded by the module's name within the package.
-    """
-    return [
-        hook
-        for module, target, *row in rows
-        for hook in in_module(f"{package}.{module}", (target, *row), versions=versions, followed=followed)
-    ]
+def in_package(package: str, *rows: tuple[Any, ...], **settings: Any) -> list[Hook]:
+    """Return the hooks of several modules of one package, like `in_module`; each row begins with the module's name."""
+    return [hook for module, *row in rows for hook in in_module(f"{package}.{module}", tuple(row), **settings)]
 
 
 def in_class(
@@ -152,7 +145,7 @@ def in_class(
     *rows: tuple[str, Wrap | SubclassHook, str] | tuple[str, Wrap | SubclassHook, str, str],
     **settings: Any,
 ) -> list[Hook]:
-    """Return the hooks of one class, like `in_module` but with method names as targets; `name` is the class's."""
+    """Return the hooks of the class `name`, like `in_module` but with method names as targets."""
     qualified = [(" ".join(f"{name}.{method}" for method in row[0].split()), *row[1:]) for row in rows]
     return in_module(module, *qualified, **settings)
 
@@ -194,7 +187,7 @@ def is_shadowed(distribution: str, module: ModuleType) -> bool:
     try:
         own = os.fspath(metadata.distribution(distribution).locate_file(path))  # type: ignore[call-overload]
         return origin is not None and os.path.exists(own) and not os.path.samefile(own, origin)
-    except (OSError, metadata.PackageNotFoundError):
+    except (OSError, TypeError, metadata.PackageNotFoundError):  # `TypeError`: the distribution is in a zip file
         return False
 
 
@@ -363,9 +356,7 @@ class SubclassHook:
         self._lock = new_lock()
         self._visited: weakref.WeakSet[type] = weakref.WeakSet()
         self._instrumentation: weakref.ref[Instrumentation] | None = None
-        #: For each watched base class: the class, the hook of its ``__init_subclass__`` (of a metaclass: ``__init__``),
-        #: and the attribute that the hook replaced.
-        self._definition_hooks: list[tuple[Any, Any, Any]] = []
+        self._definition_hooks: list[_DefinitionHook] = []
 
     @classmethod
     def for_method(cls, method: str, wrap: Wrap, excludes: Callable[[type], bool] = lambda _: False) -> SubclassHook:
@@ -420,11 +411,11 @@ class SubclassHook:
 
         If `base` is a metaclass, its ``__init__`` is hooked instead, which initializes the classes that it makes.
         """
+        if any(watched.base is base for watched in self._definition_hooks):
+            return
         is_metaclass = issubclass(base, type)
         name = "__init__" if is_metaclass else "__init_subclass__"
         previous = vars(base).get(name)  # None if the class only inherits it
-        if any(watched_base is base for watched_base, _, _ in self._definition_hooks):
-            return
 
         def on_definition(cls: type, /, *args: Any, **kwargs: Any) -> None:
             if previous is None:
@@ -436,18 +427,27 @@ class SubclassHook:
 
         hook: Any = on_definition if is_metaclass else classmethod(on_definition)
         setattr(base, name, hook)
-        self._definition_hooks.append((base, hook, previous))
+        self._definition_hooks.append(_DefinitionHook(base, name, hook, previous))
 
     def stop_watching(self) -> None:
+        """Undo `watch_subclasses` at ``uninstrument()``. A hook that other code has replaced or wrapped stays."""
         while self._definition_hooks:
-            base, hook, previous = self._definition_hooks.pop()
-            name = "__init__" if issubclass(base, type) else "__init_subclass__"
+            base, name, hook, previous = self._definition_hooks.pop()
             if vars(base).get(name) is not hook:
                 continue
             if previous is None:
                 delattr(base, name)
             else:
                 setattr(base, name, previous)
+
+
+class _DefinitionHook(NamedTuple):
+    """The hook of ``__init_subclass__`` (of a metaclass: ``__init__``) in a class, and the attribute it replaced."""
+
+    base: Any
+    name: str
+    hook: Any
+    previous: Any
 
 
 hide_frames(globals())

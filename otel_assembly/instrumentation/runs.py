@@ -172,10 +172,18 @@ def track_stream(run: TrackedRun, stream: Any) -> Any:
     return stream
 
 
-async def _as_async_generator(stream: AsyncGenerator[Any, Any]) -> AsyncGenerator[Any, None]:
+async def _as_async_generator(stream: AsyncGenerator[Any, Any]) -> AsyncGenerator[Any, Any]:
+    """Return an async generator that passes on values and exceptions, as ``yield from`` does in a generator."""
+    step: Awaitable[Any] = stream.asend(None)
     try:
-        async for item in stream:
-            yield item
+        while True:
+            item = await step
+            try:
+                step = stream.asend((yield item))
+            except Exception as error:  # noqa: BLE001
+                step = stream.athrow(error)
+    except StopAsyncIteration:
+        return
     finally:
         await stream.aclose()
 

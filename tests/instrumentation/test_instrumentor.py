@@ -8,6 +8,7 @@ import logging
 import subprocess
 import sys
 from typing import ClassVar
+from zipfile import ZipFile
 
 import pytest
 
@@ -22,6 +23,7 @@ from otel_assembly.instrumentation import (
     in_module,
     instrumentor_of,
 )
+from otel_assembly.instrumentation.hooks import is_shadowed
 
 SOURCE = """
 class Buffer:
@@ -383,3 +385,11 @@ def test_two_hooks_of_one_target_are_an_error_that_says_how_to_combine_them():
     added.hooks = hooks
     with pytest.raises(ConfigurationError, match=r"two hooks of parrot\.Parrot\.talk"):
         added().instrument()
+
+
+def test_a_module_in_a_zip_file_shadows_nothing(tmp_path, monkeypatch):
+    with ZipFile(tmp_path / "zipped.zip", "w") as archive:
+        archive.writestr("zipped_clerks.py", "")
+        archive.writestr("zipped_clerks-1.0.dist-info/METADATA", "Name: zipped-clerks\nVersion: 1.0\n")
+    monkeypatch.syspath_prepend(tmp_path / "zipped.zip")
+    assert not is_shadowed("zipped-clerks", importlib.import_module("zipped_clerks"))

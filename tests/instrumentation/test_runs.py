@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 
 import pytest
 from opentelemetry import baggage, context, trace
@@ -167,6 +168,19 @@ def test_a_plain_generator_is_followed_the_same_way(instrumentation, assembly_te
         next(steps)
     assert ended.value.value == "the end"
     assert [span.status for span in assembly_telemetry.spans] == ["UNSET"]
+
+
+async def test_an_async_generator_that_a_coroutine_returns_gets_what_its_reader_sends_and_throws(instrumentation):
+    async def answer():
+        return words([])
+
+    hook = run_hook(lambda instrumentation: instrumentation.begin_run("clerk"))
+    stream = await hook(answer, instrumentation)()
+    assert inspect.isasyncgen(stream)
+    assert await stream.asend(None) == ("one", None)
+    assert await stream.asend("sent") == ("two", "sent")
+    assert await stream.athrow(KeyError("thrown")) == ("three", "caught thrown")
+    assert [item async for item in stream] == []
 
 
 @pytest.mark.parametrize("is_async", [False, True])
