@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
@@ -199,6 +200,20 @@ def test_of_calls_of_one_start_each_tells_what_was_done_once(instrumentation, as
     assert [span.attributes["assembly.events.in"] for span in told] == [4, 5]
     assert [span.attributes["assembly.turn"] for span in told] == [0, 1]
     assert [span.children[0].attributes["assembly.policy.name"] for span in told] == ["window", "window"]
+
+
+def test_the_reductions_of_a_run_that_never_calls_its_model_are_recorded(instrumentation, assembly_telemetry):
+    calls, invoking_agent = CallsFromSharedStart("pretend"), InvokingAgent("talk", "clerk", "clerk")
+
+    def load():
+        reducer(window)(lambda messages: messages[-2:], instrumentation)(HISTORY)
+        return Handle()
+
+    handle = run_hook(lambda told: calls.preparing(told, invoking_agent, lambda made: made))(load, instrumentation)()
+    assert assembly_telemetry.spans == []
+    del handle
+    gc.collect()
+    assert assembly_telemetry.span("apply_policy window").parent.name == "assemble_context"
 
 
 def test_a_run_that_was_not_prepared_begins_as_it_calls_its_model(instrumentation):

@@ -70,6 +70,9 @@ class _SharedStart:
         #: The first call as it was before any middleware; None until it is made.
         self._start: ModelCall | None = None
 
+    def __del__(self) -> None:  # the run was prepared, but its model never called
+        self.first.end()
+
     def next_call(self, messages: Sequence[Any]) -> ModelCall | None:
         """Return the next call; None if the messages do not contain the reduced history, so that it is another's."""
         call = self.first if self._start is None else self._start.fork()
