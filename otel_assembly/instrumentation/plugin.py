@@ -61,22 +61,23 @@ class PluginSettings(TypedDict, total=False):
     observers: Sequence[Observer]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnInput:
     """The input of one assembly, as a plug-in reads it from its framework.
 
     Attributes:
-        turn: The framework's argument of the turn; the user's functions for dependencies and variables get it.
+        framework_object: The object that the user's functions for dependencies and variables get, such as a context.
         messages: The framework's messages, or their `History`.
         agent_name: The name of the invoking agent.
         client: The model's client, whose class determines the provider.
         client_rules: What the client adds to messages; by default determined by the client's class.
-        shown: All messages of the conversation for the observers; by default `messages`.
+        shown: All messages of the conversation for the observers, such as those of the framework's state if middleware
+            can change `messages`; by default `messages`.
         dependencies: The framework's own dependencies; the user's have precedence.
         variables: The framework's own variables; the user's have precedence.
     """
 
-    turn: Any
+    framework_object: Any
     prompts: list[str]
     messages: Sequence[Any]
     agent_name: str | None = None
@@ -100,11 +101,11 @@ def _checked(setting: str, value: Given) -> Given:
     raise ConfigurationError(f"{setting} must be a mapping of {keys}, or a function that returns one, not {value!r}")
 
 
-async def _mapping_for(setting: str, value: Given, turn: Any) -> Mapping[Any, Any]:
+async def _mapping_for(setting: str, value: Given, framework_object: Any) -> Mapping[Any, Any]:
     """Return the `dependencies` or `variables` of one turn: the mapping, or the result of the user's function."""
     if value is None or isinstance(value, Mapping):
         return value or {}
-    result = value(turn)
+    result = value(framework_object)
     if inspect.isawaitable(result):
         result = await result
     if not isinstance(result, Mapping):
@@ -248,9 +249,9 @@ class PluginConversation:
         """
         plugin, context, events = self._plugin, self.context, turn_input.messages
         own_dependencies = objects(
-            await _mapping_for("dependencies", plugin._dependencies, turn_input.turn)  # noqa: SLF001  # as above
+            await _mapping_for("dependencies", plugin._dependencies, turn_input.framework_object)  # noqa: SLF001  # as above
         )
-        own_variables = await _mapping_for("variables", plugin._variables, turn_input.turn)  # noqa: SLF001  # as above
+        own_variables = await _mapping_for("variables", plugin._variables, turn_input.framework_object)  # noqa: SLF001  # as above
         # New dictionaries, because another turn of this conversation may run in another event loop with the old ones.
         context.dependencies = {**turn_input.dependencies, **own_dependencies}
         # The old variables are kept: a policy may have set one for a later turn.

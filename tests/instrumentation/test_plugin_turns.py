@@ -31,7 +31,14 @@ class Slow:
 
 async def turn(conversation, who):
     messages = [{"role": "user", "content": who}]
-    turn_input = TurnInput(None, [], messages, agent_name=who, model=f"model of {who}", tools=TOOLS[who])
+    turn_input = TurnInput(
+        framework_object=None,
+        prompts=[],
+        messages=messages,
+        agent_name=who,
+        model=f"model of {who}",
+        tools=TOOLS[who],
+    )
     async with conversation.turn(turn_input):
         assembly = await conversation.assemble(turn_input)
     return assembly.totals.tokens_out
@@ -80,7 +87,7 @@ def test_a_conversation_goes_on_in_another_event_loop():
 async def test_a_turn_that_fails_or_is_cancelled_is_over():
     conversation = PluginConversation(Plugin([Slow()]), "pretend", None)
     with pytest.raises(ZeroDivisionError):
-        async with conversation.turn(TurnInput(None, [], [], agent_name="look")):
+        async with conversation.turn(TurnInput(framework_object=None, prompts=[], messages=[], agent_name="look")):
             raise ZeroDivisionError
     cancelled = asyncio.ensure_future(turn(conversation, "look"))
     await asyncio.sleep(0)

@@ -192,7 +192,7 @@ class AssembledPolicy(Plugin[StreamConversation]):
         knowledge = sys.modules.get(f"{package_of(context.stream.history)}.knowledge")
         store = dependencies.get(getattr(knowledge, "KnowledgeStore", None))
         return TurnInput(
-            turn=context,
+            framework_object=context,
             prompts=prompts,
             messages=events,
             agent_name=self._agent_name or invoking_agent_of(context).agent_name,

@@ -74,7 +74,7 @@ class AssemblyMiddleware(Plugin[PluginConversation], ChatMiddleware):
     async def _read_input(self, request: Any) -> TurnInput:
         options, invoking_agent = request.options or {}, RUNS.invoking_agent
         return TurnInput(
-            turn=request,
+            framework_object=request,
             prompts=prompts_of(options),
             messages=list(request.messages),
             agent_name=self._agent_name or (invoking_agent.agent_name if invoking_agent is not None else None),

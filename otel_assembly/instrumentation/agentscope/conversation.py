@@ -335,7 +335,10 @@ def model_method_hook(original: Callable[..., Any], instrumentation: Instrumenta
 
 @observe_async_hook
 def count_tokens(instrumentation: Instrumentation, model: Any, /, *args: Any, **kwargs: Any) -> Observation:
-    """Hook a model's ``count_tokens``: in each check of the context's size, the first count is that of the prompt."""
+    """Hook a model's ``count_tokens``: keep AgentScope's count of the prompt for `reducers.compress`.
+
+    The prompt's is the first count of each check of the context's size. `reducers.compress` resets it before.
+    """
     call = CALL.get()
     if isinstance(call, AgentScopeCall) and call.estimate is None:
         call.estimate = 0  # further counts inside of this one do not set it

@@ -131,7 +131,7 @@ class AssemblyMiddleware(Plugin[_Conversation], MiddlewareBase):
             events[0] = replace(part_of(None, events[0].blocks), message=events[0].message)  # of the kind summary
         model = input_kwargs["current_model"]
         return TurnInput(
-            turn=agent,
+            framework_object=agent,
             prompts=prompts,
             messages=events,
             agent_name=agent.name,

@@ -16,8 +16,7 @@ def _image_tokens(part: Any) -> int:
     if not isinstance(part, Image):
         return MEDIA_TOKENS
     width, height = part.image.size
-    scale = min(1.0, 2048 / max(width, height, 1))
-    scale = min(scale, 768 / max(min(width, height) * scale, 1) * scale)
+    scale = min(1.0, 2048 / max(width, height, 1), 768 / max(min(width, height), 1))
     across, down = (max(1, -(-int(side * scale) // 512)) for side in (width, height))
     return 85 + 170 * across * down
 

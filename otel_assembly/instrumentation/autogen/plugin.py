@@ -120,7 +120,15 @@ class AssembledChatCompletionContext(
         to the observers, because `add_message` has shown each message.
         """
         model, name = self._plugin_conversation.context.model, self._agent_name
-        turn_input = TurnInput(self, self._prompts, self._messages, name, model, tools=self._tools, shown=())
+        turn_input = TurnInput(
+            framework_object=self,
+            prompts=self._prompts,
+            messages=self._messages,
+            agent_name=name,
+            model=model,
+            tools=self._tools,
+            shown=(),
+        )
         if request is None:
             return turn_input
         client = request["model_client"]

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from itertools import compress
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionReason
@@ -37,14 +35,13 @@ _observe_reduction: Final = partial(ModelCall.observe_messages, kind="reduction"
 
 def contents_of(events: Iterable[Any]) -> list[Any]:
     """Return the contents of a session's events, without empty ones; for a compaction event, the summary."""
-    events = list(events)
-    contents, actions = list(map(attrgetter("content"), events)), list(map(attrgetter("actions"), events))
-    # Only events with a compaction are read one by one, because this function runs several times for each model call.
-    compactions = list(map(attrgetter("compaction"), filter(None, actions)))
-    positions = compress(range(len(events)), actions)
-    for position, compaction in compress(zip(positions, compactions, strict=True), compactions):
-        contents[position] = compaction.compacted_content
-    return list(filter(attrgetter("parts"), filter(None, contents)))
+    contents = []
+    for event in events:
+        compaction = event.actions.compaction if event.actions else None
+        content = compaction.compacted_content if compaction else event.content
+        if content and content.parts:
+            contents.append(content)
+    return contents
 
 
 def invoking_agent_of(session: Any, agent: str | None = None) -> InvokingAgent:

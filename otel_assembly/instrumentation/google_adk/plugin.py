@@ -105,9 +105,9 @@ class AssemblyPlugin(Plugin[_Conversation], BasePlugin):
         sent = client_request(llm_request)
         agent = context._invocation_context.agent  # noqa: SLF001  # has no public name
         return TurnInput(
-            context,
-            list(sent.prompts or ()),
-            sent.messages,
+            framework_object=context,
+            prompts=list(sent.prompts or ()),
+            messages=sent.messages,
             agent_name=context.agent_name,
             model=llm_request.model,
             tools=schemas_of(llm_request),

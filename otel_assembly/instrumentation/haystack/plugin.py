@@ -32,7 +32,7 @@ class HaystackPlugin(Plugin[PluginConversation]):
         conversation, turn, messages, tools, client = request
         call, (prompts, others) = CALL.get(), split_prompts(messages)
         return TurnInput(
-            turn=turn,
+            framework_object=turn,
             prompts=prompts,
             messages=others,
             agent_name=conversation.context.agent_name if call is None else call.invoking_agent.agent_name,

@@ -94,19 +94,19 @@ class AssemblyMiddleware(Plugin[PluginConversation], AgentMiddleware):
         return ToolMessage(refusal, tool_call_id=call["id"], name=call["name"], status="error")
 
     async def _read_input(self, request: Any) -> TurnInput:
-        name = ((current_config() or {}).get("metadata") or {}).get("lc_agent_name")
+        agent_name = ((current_config() or {}).get("metadata") or {}).get("lc_agent_name")
         dependencies, variables = runtime_values(request.runtime)
         tools, client = schemas_of(request.tools), chat_model_in(request.model)
         return TurnInput(
-            request.runtime,
-            [str(request.system_prompt)] if request.system_prompt else [],
-            request.messages,
-            agent_name=name if isinstance(name, str) else None,
+            framework_object=request.runtime,
+            prompts=[str(request.system_prompt)] if request.system_prompt else [],
+            messages=request.messages,
+            agent_name=agent_name if isinstance(agent_name, str) else None,
             model=model_of(request.model),
             tools=tools,
             client=client,
             client_rules=client_of(client, tools),
-            # Earlier middleware may have replaced the request's messages with copies, which would be shown as new.
+            # Not the request's messages: earlier middleware may have copied them, and copies would be shown as new.
             shown=state_messages(request.state) or request.messages,
             dependencies=dependencies,
             variables=variables,

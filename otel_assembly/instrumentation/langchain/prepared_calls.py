@@ -359,7 +359,7 @@ class GraphPosition:
             is_excluded = self.outside_node if is_request else is_made
             if not allows_overlap or not call.last_output or is_excluded:
                 continue
-            if self._derive_from(call, messages, is_request=is_request):
+            if (_uses_output if is_request else _continues_output)(call, messages):
                 shared = sum(map(message_ids.__contains__, map(id, call.last_output)))
                 rank = not is_made, shared == len(call.last_output), shared
                 if best is None or rank > best:
@@ -381,19 +381,6 @@ class GraphPosition:
                 call = call.fork(state)
             call.is_requested = is_request
             return call, messages_at_state
-
-    def _derive_from(self, call: PreparedCall, messages: Sequence[Any], *, is_request: bool) -> bool:
-        """Return True if these messages derive from a call's last output, without being equal to one of its states."""
-        output_ids, call_ids = set(map(id, call.last_output)), set(map(id, call.messages or ()))
-        message_ids = set(map(id, messages))
-        if not is_request:  # a reducer that gets messages which the call dropped works for another call
-            is_longer = output_ids <= message_ids and (message_ids - output_ids).isdisjoint(call_ids)
-            return message_ids <= output_ids or is_longer
-        dropped = call_ids - output_ids
-        if dropped and dropped <= message_ids:
-            return False  # the request does not use the output of the call's reducers
-        is_overlapping = _overlaps(call.last_output, messages, by_identity=call.by_identity)
-        return is_overlapping or (not call.is_made and is_rendered(call.last_output, messages))
 
 
 class Where(NamedTuple):
@@ -513,6 +500,33 @@ class GraphContext:
                 position = position.restarted(run.instrumentation, before, after)
         with context_value(self.current_position, position):
             yield
+
+
+def _continues_output(call: PreparedCall, messages: Sequence[Any]) -> bool:
+    """Return True if a reducer's input is a part of a call's last output, or that output with new messages.
+
+    A reducer that gets messages which the call dropped works for another call.
+    """
+    output_ids, message_ids = set(map(id, call.last_output)), set(map(id, messages))
+    if message_ids <= output_ids:  # a program may pass only a part of the messages to a reducer
+        return True
+    added_ids = message_ids - output_ids
+    return output_ids <= message_ids and added_ids.isdisjoint(map(id, call.messages or ()))
+
+
+def _uses_output(call: PreparedCall, messages: Sequence[Any]) -> bool:
+    """Return True if a request contains messages of a call's last output (which is not empty), or its text.
+
+    A request with all messages that the reducers dropped was made without their output. One with some of them may have
+    been made of the output: a program can add a dropped message again, such as the first one.
+    """
+    output_ids, message_ids = set(map(id, call.last_output)), set(map(id, messages))
+    dropped_ids = set(map(id, call.messages or ())) - output_ids
+    if dropped_ids and dropped_ids <= message_ids:
+        return False
+    if _overlaps(call.last_output, messages, by_identity=call.by_identity):
+        return True
+    return not call.is_made and is_rendered(call.last_output, messages)  # requests after a call may quote its messages
 
 
 def _overlaps(sources: Sequence[Any], messages: Sequence[Any], *, by_identity: bool = False) -> bool:

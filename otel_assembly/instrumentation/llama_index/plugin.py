@@ -95,9 +95,9 @@ class MemoryConversation(PluginConversation):
         """Run the policy chain, and return the system prompts and messages of its output."""
         invoking_agent = invoking_agent_of(memory)
         turn_input = TurnInput(
-            memory,
-            list(prompts),
-            messages,
+            framework_object=memory,
+            prompts=list(prompts),
+            messages=messages,
             agent_name=self._agent_name or READINGS.with_agent_name(invoking_agent).agent_name,
             model=(model_of(llm) if llm is not None else None) or self.context.model,
             tools=schemas_of(tools or ()),

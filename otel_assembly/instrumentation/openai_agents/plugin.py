@@ -147,9 +147,9 @@ class AssemblyInputFilter(Plugin[ItemConversation], RunHooks[Any]):
     async def _read_input(self, request: Any) -> TurnInput:
         agent, context, run = request.agent, request.context, RunContextWrapper(request.context)
         return TurnInput(
-            request,
-            as_prompts(request.model_data.instructions),
-            request.model_data.input,
+            framework_object=request,
+            prompts=as_prompts(request.model_data.instructions),
+            messages=request.model_data.input,
             agent_name=agent.name,
             model=model_in(agent, agent.model),
             tools=SCHEMAS.of([*await agent.get_all_tools(run), *await get_handoffs(agent, run)]),

@@ -88,9 +88,9 @@ class AssemblyCapability(Plugin[PluginConversation], AbstractCapability[Any]):
         parameters, model = request_context.model_request_parameters, request_context.model
         system, history = split_prompts(messages)
         return TurnInput(
-            ctx,
-            [*system, *instructions_of(messages, parameters, model)],
-            history,
+            framework_object=ctx,
+            prompts=[*system, *instructions_of(messages, parameters, model)],
+            messages=history,
             agent_name=getattr(ctx.agent, "name", None),
             model=model.model_name,
             tools=schemas_of(parameters, model),

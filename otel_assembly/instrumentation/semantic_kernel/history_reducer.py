@@ -135,7 +135,7 @@ class AssemblyHistoryReducer(ChatHistoryReducer, Plugin[PluginConversation]):
 
     async def _read_input(self, request: Any) -> TurnInput:
         prompts, messages = split_prompts(request.messages)
-        return TurnInput(self, prompts, list(messages), shown=())
+        return TurnInput(framework_object=self, prompts=prompts, messages=list(messages), shown=())
 
     def _write_output(self, request: Any, turn_input: TurnInput, prompts: list[str], messages: list[Any]) -> Any:
         return with_output(request.messages, prompts, messages)

@@ -217,9 +217,9 @@ class AssemblyChatCompletion(ChatCompletionClientBase, Plugin[PluginConversation
         history, settings = request
         prompts, messages = split_prompts(history.messages)
         return TurnInput(
-            history,
-            prompts,
-            list(messages),
+            framework_object=history,
+            prompts=prompts,
+            messages=list(messages),
             agent_name=agent_name_of(history) or None,
             model=model_of(self, settings),
             tools=schemas_of(settings),

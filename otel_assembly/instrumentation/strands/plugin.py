@@ -108,7 +108,15 @@ class AssemblyConversationManager(Plugin[PluginConversation], ConversationManage
             known if (known := originals.get(copy.get("tracking_id"))) == copy else copy for copy in request.messages
         ]
         prompts, name = prompts_of(request.system_prompt), agent.name
-        return TurnInput(request, prompts, messages, agent_name=name, model=model_of(model), tools=tools, client=model)
+        return TurnInput(
+            framework_object=request,
+            prompts=prompts,
+            messages=messages,
+            agent_name=name,
+            model=model_of(model),
+            tools=tools,
+            client=model,
+        )
 
     def _write_output(self, request: Any, turn_input: TurnInput, prompts: list[str], messages: list[Any]) -> Any:
         record_output(lambda: (prompts, model_messages(messages)))
