@@ -89,11 +89,11 @@ class Patches:
         The result is False if the attribute is not a replacement by this object.
         """
         current = vars(owner).get(name)
-        *mark, original = getattr(current, "__dict__", {}).get(_ORIGINAL, (None,))
-        if mark != [self, id(current)]:
-            return False
-        setattr(owner, name, original)
-        return True
+        patches, replacement_id, original = getattr(current, "__dict__", {}).get(_ORIGINAL, (None, None, None))
+        is_own = patches is self and replacement_id == id(current)
+        if is_own:
+            setattr(owner, name, original)
+        return is_own
 
     def holds(self, owner: Any, name: str) -> bool:
         """Return True if this object has replaced the attribute."""

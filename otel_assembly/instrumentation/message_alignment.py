@@ -132,14 +132,15 @@ def _index(keys: list[Any], key: Any, start: int) -> int | None:
 
 def locate_each(whole: Sequence[Any], part: Sequence[Any]) -> Iterator[int]:
     """Yield the first position of each message of one list in another list; messages that are not found are skipped."""
-    position_of = dict(zip(map(id, reversed(whole)), range(len(whole) - 1, -1, -1), strict=True))
-    whole_keys = _content_keys(whole)
+    position_of, whole_keys = dict[int, int](), _content_keys(whole)
+    for position, message in enumerate(whole):
+        position_of.setdefault(id(message), position)
     for message, key in zip(part, _content_keys(part), strict=True):
-        position = position_of.get(id(message))
-        if position is None:
-            position = _index(whole_keys, key, 0)
-        if position is not None:
-            yield position
+        found = position_of.get(id(message))
+        if found is None:
+            found = _index(whole_keys, key, 0)
+        if found is not None:
+            yield found
 
 
 def replace_at(whole: Sequence[Any], positions: Sequence[int], replacements: Sequence[Any]) -> list[Any]:

@@ -123,6 +123,21 @@ class ModelCall(TrackedRun):
     """
 
     ends_before_client_span = False
+    sent = 0
+    unknown = False
+    client: ClientRules | None = None
+    held_events: int | None = None
+    allowed_edits: tuple[str, ...] = ()
+    run: SpannedRun | None = None
+    problem: BaseException | None = None
+    ended = False
+    assembly: ObservedAssembly | None = None
+    #: Whether `messages` is the whole input; a reducer may have received only a part of it.
+    _is_complete = False
+    #: The number of assemblies that plug-ins of this library have made of this call's messages.
+    _stage = 0
+    #: The recorded steps. The output in a report is all messages of the call after the step.
+    _steps: tuple[tuple[StepReport, ObservedStep], ...] = ()
 
     def __init__(
         self,
@@ -145,21 +160,6 @@ class ModelCall(TrackedRun):
         self.model = model
         self.window = window
         self.name = name
-        self.sent = 0
-        self.unknown = False
-        self.client: ClientRules | None = None
-        self.held_events: int | None = None
-        self.allowed_edits: tuple[str, ...] = ()
-        self.run: SpannedRun | None = None
-        self.problem: BaseException | None = None
-        self.ended = False
-        self.assembly: ObservedAssembly | None = None
-        #: Whether `messages` is the whole input; a reducer may have received only a part of it.
-        self._is_complete = False
-        #: The number of assemblies that plug-ins of this library have made of this call's messages.
-        self._stage = 0
-        #: The recorded steps. The output in a report is all messages of the call after the step.
-        self._steps: tuple[tuple[StepReport, ObservedStep], ...] = ()
         if messages is not None:
             self.set_input(messages)
 

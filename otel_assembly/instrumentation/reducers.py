@@ -38,18 +38,14 @@ def orphaned(kept: Sequence[Any], after: Sequence[Any]) -> list[Verdict]:
     """
     if len(after) >= len(kept) and all(map(is_, reversed(kept), reversed(after))):
         return []
-    after_ids = set(map(id, after))
-    dropped: dict[DecisionReason, list[Any]] = {
-        DecisionReason.ORPHANED_TOOL_RESULT: [],
-        DecisionReason.ORPHANED_TOOL_CALL: [],
-        DecisionReason.ORPHANED_REASONING: [],
-    }
-    results, calls, reasoning = dropped.values()
-    for event in kept:
-        if id(event) not in after_ids:
-            facts = describe(event)
-            (results if facts.closes else calls if facts.opens else reasoning).append(event)
-    return [Verdict(events, DecisionOutcome.DROPPED, reason) for reason, events in dropped.items() if events]
+    return left_for(kept, after, _orphan_reason)
+
+
+def _orphan_reason(event: Any) -> DecisionReason:
+    facts = describe(event)
+    if facts.closes:
+        return DecisionReason.ORPHANED_TOOL_RESULT
+    return DecisionReason.ORPHANED_TOOL_CALL if facts.opens else DecisionReason.ORPHANED_REASONING
 
 
 def name_of(reducer: Any) -> str:

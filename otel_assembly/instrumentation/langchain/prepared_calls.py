@@ -52,14 +52,12 @@ class PreparedCall(ModelCall):
         by_identity: Whether only the same message objects identify it, and not copies of them.
     """
 
-    def __init__(self, instrumentation: Instrumentation, invoking_agent: InvokingAgent = InvokingAgent()) -> None:  # noqa: B008  # a tuple
-        super().__init__(instrumentation, invoking_agent)
-        self.position_key: str | None = None
-        self.passed_on_at: int | None = None
-        self.last_output: Sequence[Any] = ()
-        self.is_requested = False
-        self.branches: Mapping[object, object] = {}
-        self.by_identity = False
+    position_key: str | None = None
+    passed_on_at: int | None = None
+    last_output: Sequence[Any] = ()
+    is_requested = False
+    branches: Mapping[object, object] = {}  # never written to
+    by_identity = False
 
     @property
     def is_made(self) -> bool:
