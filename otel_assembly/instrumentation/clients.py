@@ -205,7 +205,7 @@ def record_standalone_call(instrumentation: Instrumentation, request: ClientRequ
 
 
 def summariser_call(
-    reads: Callable[..., ClientRequest | None], text_of: Callable[[Any], str | None] | None = None
+    read_request: Callable[..., ClientRequest | None], text_of: Callable[[Any], str | None] | None = None
 ) -> Wrap:
     """Return a wrapper for a reducer's own function that calls a model to summarize messages.
 
@@ -214,13 +214,13 @@ def summariser_call(
     """
 
     def read(*args: Any, **kwargs: Any) -> ClientRequest | None:
-        return None if reducing() is None else reads(*args, **kwargs)
+        return None if reducing() is None else read_request(*args, **kwargs)
 
     return client(read, text_of)
 
 
 def client(
-    reads: Callable[..., ClientRequest | None],
+    read_request: Callable[..., ClientRequest | None],
     text_of: Callable[[Any], str | None] | None = None,
     attach_to_stream: Callable[[Any, Any], bool] | None = None,
     record: Callable[[Instrumentation, ClientRequest], ModelCall] | None = None,
@@ -230,11 +230,11 @@ def client(
     """Return a wrapper for a model client's function: a coroutine function, a generator function, or neither.
 
     The wrapper records the request before the function runs. This ends the model call that is being prepared. If a
-    client such as a cache calls another client, only the outer client's request is recorded, unless `reads` returns
-    None for it.
+    client such as a cache calls another client, only the outer client's request is recorded, unless `read_request`
+    returns None for it.
 
     Args:
-        reads: Returns the client request from the function's arguments; None if the call is not to be recorded.
+        read_request: Returns the client request from the function's arguments; None if the call is not to be recorded.
         text_of: Returns the text of the function's result if a reducer called the client for a summary; None if
             unknown.
         attach_to_stream: Attaches the call to an answer that is a stream of the framework's own type; see `run_hook`.
@@ -255,7 +255,7 @@ def client(
                 return None
 
             def read() -> ClientRequest | None:
-                request = call_if_accepted(original, reads, args, kwargs)
+                request = call_if_accepted(original, read_request, args, kwargs)
                 if request is None or request.client is not None or not args:
                     return request
                 # The hooked function is a method of the client, whose class determines what it adds to messages.
@@ -273,7 +273,7 @@ def client(
 
 def innermost_client_hook(
     method: str,
-    reads: Callable[..., ClientRequest | None],
+    read_request: Callable[..., ClientRequest | None],
     text_of: Callable[[Any], str | None] | None = None,
     *,
     delegated_methods: Collection[str] = (),
@@ -288,7 +288,7 @@ def innermost_client_hook(
 
     Args:
         method: The method's name, such as ``run``.
-        reads: Returns the client request from the method's arguments; None if the call is not to be recorded.
+        read_request: Returns the client request from the method's arguments; None if the call is not to be recorded.
         text_of: Returns the text of the method's result, as for `client`.
         delegated_methods: The names of the methods by which other clients are called, such as ``run``; by default, only
             calls of ``super()`` are inner calls.
@@ -307,7 +307,7 @@ def innermost_client_hook(
                     return None  # the inherited method has this hook, too, and records the call
             if calls_clients and (is_client is None or _has_client(self, is_client)):
                 return None  # the other client's method records the call
-            return reads(self, *args, **kwargs)
+            return read_request(self, *args, **kwargs)
 
         return client(read_innermost, text_of, **client_options)(original, instrumentation)
 

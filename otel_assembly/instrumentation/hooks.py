@@ -398,7 +398,7 @@ class SubclassHook:
                     self._wrap_in(owner, instrumentation)
 
     def _wrap_in(self, owner: type, instrumentation: Instrumentation) -> None:
-        if not self._is_excluded(owner) and not instrumentation.patches.holds(owner, self.method):
+        if not self._is_excluded(owner) and not instrumentation.patches.has_replaced(owner, self.method):
             # A decorator such as `dataclass(slots=True)` makes a second class with a copy of our replacement, which
             # `patches` does not know. The copy is taken off first, or the method would be wrapped twice.
             instrumentation.patches.unwrap(owner, self.method)

@@ -77,10 +77,10 @@ class Patches:
         Does nothing after `restore`.
         """
         owner = next((base for base in cls.__mro__ if name in vars(base)), None)
-        if owner is None or self.holds(owner, name):
+        if owner is None or self.has_replaced(owner, name):
             return
         with self._lock:
-            if not self._restored and not self.holds(owner, name):
+            if not self._restored and not self.has_replaced(owner, name):
                 self.wrap(owner, name, make)
 
     def unwrap(self, owner: Any, name: str) -> bool:
@@ -95,7 +95,7 @@ class Patches:
             setattr(owner, name, original)
         return is_own
 
-    def holds(self, owner: Any, name: str) -> bool:
+    def has_replaced(self, owner: Any, name: str) -> bool:
         """Return True if this object has replaced the attribute."""
         return name in self._replaced.get(owner, ())
 

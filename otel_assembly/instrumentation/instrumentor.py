@@ -217,7 +217,7 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
             return HookState.TAKEN
         if target is not None and not isinstance(wrap, SubclassHook):
             patches = instrumentation.patches
-            if patches.holds(*target) or patches.wrap(*target, lambda original: wrap(original, instrumentation)):
+            if patches.has_replaced(*target) or patches.wrap(*target, lambda original: wrap(original, instrumentation)):
                 return HookState.TAKEN
         if not hook.expected(version):
             return HookState.NOT_EXPECTED

@@ -62,7 +62,7 @@ class MiddlewareCall(TrackedRun):
 
     Args:
         begin_reduction: Makes the reduction to record from the messages that the middleware receives.
-        reads: Returns the messages and system prompts of a request.
+        read_request: Returns the messages and system prompts of a request.
         middleware_context: The values of context variables within the middleware.
         next_layer_context: The values of context variables within the next layer.
     """
@@ -71,17 +71,17 @@ class MiddlewareCall(TrackedRun):
         self,
         instrumentation: Instrumentation,
         begin_reduction: Callable[[Sequence[Any]], MiddlewareReduction],
-        reads: Callable[[Any], ClientRequest],
+        read_request: Callable[[Any], ClientRequest],
         request: Any,
         middleware_context: Mapping[ContextVar[Any], Any] = {},  # never written to
         next_layer_context: Mapping[ContextVar[Any], Any] = {},  # likewise
     ) -> None:
         self._instrumentation = instrumentation
         self._begin_reduction = begin_reduction
-        self._read = reads
+        self._read = read_request
         self._middleware_context = ContextBoundRun(instrumentation, None, middleware_context)
         self._next_layer_context = {**next_layer_context, REDUCTION: None}
-        original_request = reads(request)
+        original_request = read_request(request)
         self._prompts = original_request.prompts  # read now, because a middleware may change the request in place
         self._reduction = begin_reduction(original_request.messages)
         self._called_next = False

@@ -215,38 +215,38 @@ class SequentialCalls:
             on_end=last.end,
         )
 
-    def preparing(self, instrumentation: Instrumentation, by: Any, create: Callable[[], ModelCall]) -> Preparing:
-        """Return the run of a function that prepares a call, which the object `by` then identifies.
+    def preparing(self, instrumentation: Instrumentation, key: Any, create: Callable[[], ModelCall]) -> Preparing:
+        """Return the run of a function that prepares a call, which the object `key` then identifies.
 
         Inside a function that already prepares a call of this run, it is that call; otherwise a new one, which ends the
         run's last one. A function that runs inside a reducer, such as the agent of a summarizer, prepares no call.
         """
         last = LAST_PREPARED.get().get(self)
-        prepared = last.call if last is not None else self._prepared.get(by)  # outside of a run, there is no `last`
+        prepared = last.call if last is not None else self._prepared.get(key)  # outside of a run, there is no `last`
         call = prepared if prepared is CALL.get() else None  # else the current call belongs to an outer run
         if call is None and reducing() is None:
-            call = self._prepared.put(by, create())
+            call = self._prepared.put(key, create())
             if last is not None:
                 last.end()
                 last.call = call
         return Preparing(instrumentation, call, expected_errors=self._expected_errors)
 
-    def of(self, by: Any) -> ModelCall | None:
+    def of(self, key: Any) -> ModelCall | None:
         """Return the call that this object identifies; None inside a reducer."""
-        return None if by is None or REDUCTION.get() is not None else self._prepared.get(by)
+        return None if key is None or REDUCTION.get() is not None else self._prepared.get(key)
 
-    def replaced_by_plugin(self, made: Callable[[], Sequence[Any] | ClientRequest]) -> None:
+    def replaced_by_plugin(self, read_output: Callable[[], Sequence[Any] | ClientRequest]) -> None:
         """Continue the call that was prepared last after a plug-in of this library; see `ModelCall`.
 
-        `made` returns the plug-in's output, as messages or as a request with system prompts.
+        `read_output` returns the plug-in's output, as messages or as a request with system prompts.
         """
         last = LAST_PREPARED.get().get(self)
         call = last.call if last is not None else None
         if call is not None:
             with call.instrumentation.suppress_errors():
-                out = made()
-                sent = out if isinstance(out, ClientRequest) else ClientRequest(out)
-                call.replaced_by_plugin(sent.messages, prompts=sent.prompts)
+                output = read_output()
+                request = output if isinstance(output, ClientRequest) else ClientRequest(output)
+                call.replaced_by_plugin(request.messages, prompts=request.prompts)
 
 
 class _LastCall:

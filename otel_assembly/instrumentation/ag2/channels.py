@@ -163,10 +163,10 @@ class View(NamedTuple):
 _VIEWING: Final[ContextVar[bool]] = ContextVar("otel_assembly_viewing", default=False)
 
 
-def view(reads: Callable[..., View]) -> Wrap:
+def view(read_view: Callable[..., View]) -> Wrap:
     """Return the hook of a coroutine function that computes a view and returns its messages.
 
-    `reads` returns the `View`, from the function's arguments.
+    `read_view` returns the `View`, from the function's arguments.
     """
 
     def observe_view(instrumentation: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
@@ -175,7 +175,7 @@ def view(reads: Callable[..., View]) -> Wrap:
         started_ns, messages = time.time_ns(), ()
 
         def record(error: BaseException | None) -> None:  # also called after an exception, then without messages
-            read = reads(*args, **kwargs)
+            read = read_view(*args, **kwargs)
             report = partial(
                 instrumentation.observed.project,
                 read.name,

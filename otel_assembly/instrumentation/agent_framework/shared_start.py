@@ -49,9 +49,9 @@ class CallsFromSharedStart:
             returned=lambda result: self._prepared.put(identify(result), run),
         )
 
-    def run(self, instrumentation: Instrumentation, by: Any, invoking_agent: InvokingAgent) -> ContextBoundRun:
+    def run(self, instrumentation: Instrumentation, key: Any, invoking_agent: InvokingAgent) -> ContextBoundRun:
         """Return a run that calls its model, once or several times; `preparing` has begun it, or it begins here."""
-        run = self._prepared.pop(by) or _SharedStart(instrumentation, invoking_agent)
+        run = self._prepared.pop(key) or _SharedStart(instrumentation, invoking_agent)
         return ContextBoundRun(instrumentation, None, {self._run: run, CALL: None}, on_end=run.first.end)
 
     def next_call(self, messages: Sequence[Any]) -> ModelCall | None:

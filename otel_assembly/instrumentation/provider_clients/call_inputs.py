@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import compress, count, islice
-from operator import eq, ne
+from itertools import compress, count
+from operator import ne
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.instrumentation.provider_clients.fingerprints import facts_of, message_keys, size_of
 from otel_assembly.messages.content_snapshot import comparison_key, copied
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from otel_assembly.instrumentation.provider_clients.recorded_calls import ParentMatch, RecordedCall
     from otel_assembly.instrumentation.provider_clients.requests import ProviderRequest
@@ -97,30 +97,32 @@ def take_messages(call: RecordedCall, messages: Sequence[Any], match: ParentMatc
 def positions_in(parent: RecordedCall, messages: Sequence[Any]) -> list[int]:
     """Return for each message its index in the parent's messages, or -1.
 
-    Equal messages at the end and at the beginning are compared in C. What is between them is compared at the same
-    distance from either side, and what remains by fingerprints, which are computed only for these messages.
+    Equal messages at the end and at the beginning are found first. Of those between them, messages at the same index
+    are compared, and the others by their fingerprints, which are computed only for these.
     """
     before = parent.messages
     shorter = min(len(before), len(messages))
-    tail = next(compress(count(), map(ne, reversed(before), reversed(messages))), shorter)
-    head = min(next(compress(count(), map(ne, before, messages)), shorter), shorter - tail)
-    old, new = range(head, len(before) - tail), range(head, len(messages) - tail)
-    between = [-1] * len(new)
-    if old and new:
-        free = dict.fromkeys(old)
-        for from_start in compress(
-            count(), map(eq, islice(before, old.start, old.stop), islice(messages, new.start, new.stop))
-        ):
-            between[from_start] = old.start + from_start
-            del free[old.start + from_start]
-        by_fingerprint: dict[int, list[int]] = {}
-        for position in free:
-            by_fingerprint.setdefault(parent.fingerprints[position], []).append(position)
-        for index in compress(range(len(between)), map((-1).__eq__, between)):
-            found = by_fingerprint.get(message_keys(messages[new.start + index]).fingerprint)
-            if found:
-                between[index] = found.pop(0)
-    return [*range(head), *between, *range(len(before) - tail, len(before))]
+    tail = common_length(reversed(before), reversed(messages), shorter)
+    head = min(common_length(before, messages, shorter), shorter - tail)
+    end = len(messages) - tail
+    positions = [*range(head), *[-1] * (end - head), *range(len(before) - tail, len(before))]
+    if head == end:
+        return positions
+    others: dict[int, list[int]] = {}  # the positions of the parent's other messages, by fingerprint
+    for position in range(head, len(before) - tail):
+        if position < end and before[position] == messages[position]:
+            positions[position] = position
+        else:
+            others.setdefault(parent.fingerprints[position], []).append(position)
+    for index in range(head, end):
+        if positions[index] < 0 and (found := others.get(message_keys(messages[index]).fingerprint)):
+            positions[index] = found.pop(0)
+    return positions
+
+
+def common_length(left: Iterable[Any], right: Iterable[Any], shorter: int) -> int:
+    """Return how many items at the start of two sequences are equal, of which the shorter one has this length."""
+    return next(compress(count(), map(ne, left, right)), shorter)  # in C, because conversations can be long
 
 
 def _size_of(message: Any) -> int:

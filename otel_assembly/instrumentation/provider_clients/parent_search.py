@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import compress, count
-from operator import ne
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otel_assembly.instrumentation.provider_clients.call_inputs import SIZE_OF_MESSAGE, positions_in
+from otel_assembly.instrumentation.provider_clients.call_inputs import SIZE_OF_MESSAGE, common_length, positions_in
 from otel_assembly.instrumentation.provider_clients.fingerprints import (
     DISTINCTIVE_LENGTH,
     MessageKeys,
@@ -483,7 +481,6 @@ def _are_alike(prompts: Sequence[str], new_prompts: Sequence[str]) -> bool:
     if before == after or not before or not after:
         return True
     shorter = min(len(before), len(after))
-    # The numbers of equal characters at the beginning and at the end.
-    start = next(compress(count(), map(ne, before, after)), shorter)
-    end = next(compress(count(), map(ne, reversed(before), reversed(after))), shorter)
+    start = common_length(before, after, shorter)
+    end = common_length(reversed(before), reversed(after), shorter)
     return 2 * min(start + end, shorter) >= shorter
