@@ -64,7 +64,7 @@ def offered(tools: object, schema_of: Callable[[Any], Mapping[str, Any] | None])
 
 
 class Turn:
-    """One turn of an agent, and the innermost middleware of that turn.
+    """One turn of an agent, as AG2 calls a run, and the innermost middleware of that turn.
 
     Args:
         arguments: The keyword arguments with which AG2 runs the turn. The turn adds itself to the middleware in them.

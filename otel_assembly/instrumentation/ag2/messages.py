@@ -43,6 +43,7 @@ def register(package: str) -> None:
         return EventFacts(EventKind.RESPONSE, str(getattr(event, "content", None) or ""), is_reasoning=True)
 
     def _with_text(event: Any, text: str) -> Any:
+        """Return a tool result with a shorter text, for `register_results`; its files are kept."""
         result = event.result
         files = [part for part in result.parts if _text_of(part) is None]
         # For an error, AG2 sends the parts of the result, and not the exception that the result also has.

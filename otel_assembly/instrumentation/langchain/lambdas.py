@@ -126,7 +126,7 @@ def _source_key(key: Any, messages: Sequence[Any], inputs: Mapping[Any, Sequence
     best = max(shared, key=lambda name: (shared[name], name == key))
     if shared[best]:
         return best
-    return key if key in inputs and (is_reducer or not messages) else object()
+    return key if key in inputs and (is_reducer or not messages) else object()  # None can be a key
 
 
 def _without_additions(before: Sequence[Any], after: Sequence[Any]) -> Sequence[Any]:
