@@ -120,7 +120,7 @@ class ClientCall(TrackedRun):
             return
         reduction.read = request.messages
         # The tokens are counted after the call, when the program may have added the answer to its list: copy the list.
-        tokens = partial(_count_tokens, request=request._replace(messages=list(request.messages)))
+        tokens = partial(count_tokens, messages=list(request.messages), prompts=request.prompts or ())
         self._instrumentation.watch_model_calls()
         self._compaction = reduction.compacting(
             request.model or "model", tokens, started_ns=time.time_ns(), model_spans=self._called_model.model_spans
@@ -185,9 +185,9 @@ def model_in(*sources: Any) -> str | None:
     return next((name for name in names if isinstance(name, str) and name), None)
 
 
-def _count_tokens(count: Callable[[str], int], request: ClientRequest) -> int:
-    texts = (text for message in request.messages for text in describe(message).texts)
-    return sum(count(text) for text in (*(request.prompts or ()), *texts))
+def count_tokens(count: Callable[[str], int], messages: Sequence[Any], prompts: Sequence[str] = ()) -> int:
+    texts = (text for message in messages for text in describe(message).texts)
+    return sum(map(count, (*prompts, *texts)))
 
 
 def _record_prepared_call(instrumentation: Instrumentation, request: ClientRequest) -> ModelCall:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import inspect
+from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -58,17 +59,10 @@ def _codes(attribute: Any, depth: int = 3) -> list[CodeType]:
     """
     function = inspect.unwrap(attribute)
     function = function if callable(function) else attribute  # a framework may set `__wrapped__` to a mere flag
-    cells = getattr(function, "__closure__", None) or () if depth else ()
-    inner_functions = [content for cell in cells if inspect.isfunction(content := _content(cell))]
     code = getattr(function, "__code__", None)
-    return [
-        *([] if code is None else [code]),
-        *(inner_code for inner_function in inner_functions for inner_code in _codes(inner_function, depth - 1)),
-    ]
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # the cell is still empty
-        return None
+    codes = [] if code is None else [code]
+    for cell in (getattr(function, "__closure__", None) or ()) if depth else ():
+        with suppress(ValueError):  # the cell is still empty
+            if inspect.isfunction(cell.cell_contents):
+                codes += _codes(cell.cell_contents, depth - 1)
+    return codes

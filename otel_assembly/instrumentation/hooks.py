@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from importlib import import_module, metadata
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -356,7 +356,8 @@ class SubclassHook:
         self._lock = new_lock()
         self._visited: weakref.WeakSet[type] = weakref.WeakSet()
         self._instrumentation: weakref.ref[Instrumentation] | None = None
-        self._definition_hooks: list[_DefinitionHook] = []
+        #: For each watched base class: the class, the name of the hooked method, the hook, and what it replaced.
+        self._definition_hooks: list[tuple[Any, str, Any, Any]] = []
 
     @classmethod
     def for_method(cls, method: str, wrap: Wrap, excludes: Callable[[type], bool] = lambda _: False) -> SubclassHook:
@@ -411,7 +412,7 @@ class SubclassHook:
 
         If `base` is a metaclass, its ``__init__`` is hooked instead, which initializes the classes that it makes.
         """
-        if any(watched.base is base for watched in self._definition_hooks):
+        if any(watched_base is base for watched_base, *_ in self._definition_hooks):
             return
         is_metaclass = issubclass(base, type)
         name = "__init__" if is_metaclass else "__init_subclass__"
@@ -427,7 +428,7 @@ class SubclassHook:
 
         hook: Any = on_definition if is_metaclass else classmethod(on_definition)
         setattr(base, name, hook)
-        self._definition_hooks.append(_DefinitionHook(base, name, hook, previous))
+        self._definition_hooks.append((base, name, hook, previous))
 
     def stop_watching(self) -> None:
         """Undo `watch_subclasses` at ``uninstrument()``. A hook that other code has replaced or wrapped stays."""
@@ -439,15 +440,6 @@ class SubclassHook:
                 delattr(base, name)
             else:
                 setattr(base, name, previous)
-
-
-class _DefinitionHook(NamedTuple):
-    """The hook of ``__init_subclass__`` (of a metaclass: ``__init__``) in a class, and the attribute it replaced."""
-
-    base: Any
-    name: str
-    hook: Any
-    previous: Any
 
 
 hide_frames(globals())

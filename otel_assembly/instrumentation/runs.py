@@ -245,7 +245,7 @@ class TrackedStream(AsyncGenerator[Any, Any]):
         self._run = run
         self._attached_context: Any = None
         self._wrapped = items
-        self._items = items if isinstance(items, AsyncGenerator) else _one_by_one(items)
+        self._items = items if isinstance(items, AsyncGenerator) else (item async for item in items)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(vars(self)["_wrapped"], name)
@@ -304,11 +304,6 @@ class TrackedStream(AsyncGenerator[Any, Any]):
 
     def __del__(self) -> None:  # a stream that is dropped unfinished ends its run
         self._end()
-
-
-async def _one_by_one(items: AsyncIterable[Any]) -> AsyncGenerator[Any, None]:
-    async for item in items:
-        yield item
 
 
 def _each(items: Iterable[Any]) -> Generator[Any, Any, Any]:

@@ -29,7 +29,7 @@ from otel_assembly.instrumentation.hooks import find
 from otel_assembly.instrumentation.instrumented import Patches, argument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
+    from collections.abc import Callable, Hashable
     from types import ModuleType
 
 logger = logging.getLogger("otel_assembly")
@@ -260,7 +260,8 @@ class Watch:
         self._called[client.name] = None
 
     def _is_recording(self) -> bool:
-        return any(self._active.values()) or any(map(_is_configured, _providers()))
+        providers = trace.get_tracer_provider(), metrics.get_meter_provider(), _logs.get_logger_provider()
+        return any(self._active.values()) or any(map(_is_configured, providers))
 
     def forget_calls(self) -> None:
         """Forget the calls of the parent process in a forked child; the parent reports them."""
@@ -284,12 +285,6 @@ class Watch:
             f" ({callers})" if callers else "",
             OTEL_ASSEMBLY_UNCAPTURED_HINT,
         )
-
-
-def _providers() -> Iterator[object]:
-    yield trace.get_tracer_provider()
-    yield metrics.get_meter_provider()
-    yield _logs.get_logger_provider()
 
 
 def _is_configured(provider: object) -> bool:

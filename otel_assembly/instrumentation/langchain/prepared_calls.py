@@ -348,7 +348,8 @@ class GraphPosition:
         best: tuple[bool, bool, int] | None = None
         message_ids = set(map(id, messages))
         for call, allows_overlap in self.calls.available_to(self.key, self.step):
-            if call.branches and _in_different_branch(call.branches, self.branches):
+            # A call in another branch of the same parallel runnable or batch is not continued.
+            if call.branches and any(self.branches.get(key, branch) != branch for key, branch in call.branches.items()):
                 continue
             is_made = call.is_made
             state = call.state_of(messages, first=is_made and not is_request)
@@ -533,8 +534,3 @@ def _overlaps(sources: Sequence[Any], messages: Sequence[Any], *, by_identity: b
     return any(map(source_ids.__contains__, map(id, messages))) or (
         not by_identity and any(same_content(sources[-1], message) for message in messages[-2:])
     )
-
-
-def _in_different_branch(branches: Mapping[object, object], others: Mapping[object, object]) -> bool:
-    """Return True if two positions are in different branches of the same parallel runnable or batch."""
-    return any(runnable in others and others[runnable] != branch for runnable, branch in branches.items())

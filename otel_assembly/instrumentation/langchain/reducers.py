@@ -14,13 +14,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.decision import DecisionReason, OverflowCause, Verdict
+from otel_assembly.instrumentation.clients import count_tokens
 from otel_assembly.instrumentation.hooks import observe_hook
 from otel_assembly.instrumentation.langchain.runs import GRAPH_CONTEXT
 from otel_assembly.instrumentation.message_alignment import identity_keys
 from otel_assembly.instrumentation.middleware_calls import MiddlewareReduction
 from otel_assembly.instrumentation.reducers import is_ours, no_summary, outcome_of, settings_of
 from otel_assembly.instrumentation.reductions import Reduction, reducing
-from otel_assembly.messages.event_facts import describe
 from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Summary:
         self._read, step, call = list(read), self._reduction.step, self._reduction.call
         assembly = call.assembly if call is not None else None
         if read and self._attempt is None and step is not None and assembly is not None:
-            tokens_in = sum(assembly.count(text) for message in read for text in describe(message).texts)
+            tokens_in = count_tokens(assembly.count, read)
             self._attempt = self._attempt_span.enter_context(step.compacting(model, tokens_in=tokens_in))
 
     def finish(self, text: str) -> None:

@@ -118,11 +118,6 @@ def conversation_of(config: Any) -> str | None:
     return None
 
 
-def _task_of(config: Any) -> str:
-    """Return the execution of a node that a config belongs to: "node:uuid", joined by "|" for nested graphs."""
-    return str(_settings(config).get("checkpoint_ns") or "")
-
-
 def _step_of(config: Any) -> int:
     """Return the number of the graph step that a config belongs to; 0 outside of any graph."""
     return int(((config or {}).get("metadata") or {}).get("langgraph_step") or 0)
@@ -134,6 +129,7 @@ def _locate(config: Any = None) -> Where:
     if not settings.get("checkpoint_ns"):
         config = current_config()
         settings = _settings(config)
+    # The execution of a node: "node:uuid", joined by "|" for nested graphs.
     task, history = str(settings.get("checkpoint_ns") or ""), settings.get("message_history")
     nodes = [part.split(":", 1)[0] for part in task.split("|")]
     store = f"/{id(history):x}" if type(history).__name__ in _IN_MEMORY else ""
@@ -158,7 +154,8 @@ def _begin_run(instrumentation: Instrumentation, graph: Any, /, *args: Any, **kw
     config, outer_config = argument(args, kwargs, 1, "config"), current_config()
     name, saver = graph.name or _UNNAMED, getattr(graph, "checkpointer", None)
     if name == _UNNAMED:  # an unnamed graph inside a node of another graph gets the node's name
-        name = _task_of(outer_config).rpartition("|")[2].partition(":")[0] or name
+        task = str(_settings(outer_config).get("checkpoint_ns") or "")  # as in `_locate`
+        name = task.rpartition("|")[2].partition(":")[0] or name
     return PreparedRun(
         GRAPH_CONTEXT,
         instrumentation,

@@ -30,7 +30,7 @@ from opentelemetry import trace
 
 from otel_assembly.budget.attempt import Attempt
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Verdict
-from otel_assembly.instrumentation.clients import ClientCall
+from otel_assembly.instrumentation.clients import ClientCall, count_tokens
 from otel_assembly.instrumentation.context_variables import CALL, CLIENT_CALL
 from otel_assembly.instrumentation.conversation import InvokingAgent
 from otel_assembly.instrumentation.instrumented import context_value
@@ -54,7 +54,7 @@ from otel_assembly.recorder import ProviderEdit
 from otel_assembly.telemetry import conventions as names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.provider_clients.apis import ProviderAPI
@@ -294,14 +294,10 @@ def _summarizers(added: Sequence[Any], recorded: RecordedCall) -> dict[int, list
 
 def _attempts(summarizers: Mapping[int, Sequence[RecordedCall]]) -> list[SummarizerAttempt]:
     """Return what earlier calls, whose answers are quoted as summaries, did for the step that uses the summaries."""
-
-    def tokens_in(summarizer: RecordedCall, count: Callable[[str], int]) -> int:
-        return sum(count(text) for message in summarizer.messages for text in describe(message).texts)
-
     return [
         SummarizerAttempt(
             Attempt(summarizer.model or "model", 1, 0, 0),
-            partial(tokens_in, summarizer),
+            partial(count_tokens, messages=summarizer.messages),
             "\n".join(summarizer.answer_texts),
         )
         for calls in summarizers.values()
