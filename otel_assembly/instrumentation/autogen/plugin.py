@@ -119,13 +119,12 @@ class AssembledChatCompletionContext(
         The request has the agent's variables (`agent_request_on_stack`); it is None without an agent. Nothing is shown
         to the observers, because `add_message` has shown each message.
         """
-        model, name = self._plugin_conversation.context.model, self._agent_name
         turn_input = TurnInput(
             framework_object=self,
             prompts=self._prompts,
             messages=self._messages,
-            agent_name=name,
-            model=model,
+            agent_name=self._agent_name,
+            model=self._plugin_conversation.context.model,
             tools=self._tools,
             shown=(),
         )
@@ -136,7 +135,7 @@ class AssembledChatCompletionContext(
         return replace(
             turn_input,
             prompts=[message.content for message in request["system_messages"]],
-            agent_name=name or request.get("agent_name"),
+            agent_name=self._agent_name or request.get("agent_name"),
             model=model_of(client),
             tools=schemas_of((*tools, *request.get("handoff_tools", ()))),
             client=client,

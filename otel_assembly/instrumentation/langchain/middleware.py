@@ -111,11 +111,9 @@ def _observe_node(attribute: str, _: Instrumentation, runnable: Any, /, *args: A
     before_model = not is_middleware or any(getattr(owner, method, None) == function for method in _BEFORE_MODEL)
     with GRAPH_CONTEXT.node(position, reduction):
         result = yield
-    outputs: list[Sequence[Any]] = []
+    removals_only, outputs = not (is_middleware and before_model), list[Sequence[Any]]()
     try:
-        outputs = _record_result(
-            reduction, result, before_model=before_model, removals_only=not (is_middleware and before_model)
-        )
+        outputs = _record_result(reduction, result, before_model=before_model, removals_only=removals_only)
     finally:  # also if the update cannot be read
         position.finish(outputs)
 
@@ -142,8 +140,9 @@ def _record_result(
     if isinstance(result, list):  # a function that is no node of a graph with a state returned messages
         outputs.append(result)
     after = before
-    jumps = any(key == "jump_to" and value for key, value in updates)  # such as to the end, without a model call
-    if before and not jumps:
+    if before and not any(
+        key == "jump_to" and value for key, value in updates
+    ):  # a jump, as to the end, skips the model
         changes = [change for key, value in updates if key == "messages" and value for change in _changes_by(value)]
         state = _apply_changes(before, changes)
         if (model_input := _separate_model_input(updates, before)) is not None:

@@ -286,10 +286,7 @@ class Readings:
                 self._prompt_of(message) is not None and not any(same_content(message, item) for item in items)
             ),
         )
-        prompts, agent = (
-            [str(self._prompt_of(message)) for message in leading],
-            self.with_agent_name(read.invoking_agent),
-        )
+        prompts, agent = list(map(str, map(self._prompt_of, leading))), self.with_agent_name(read.invoking_agent)
         call = ModelCall(instrumentation, agent, prompts=prompts, model=request.model)
         call.run = run if run is not None and not run.ended else None
         if read.replaced_by_plugin:

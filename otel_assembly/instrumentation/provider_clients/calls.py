@@ -367,14 +367,10 @@ def provider_edits(answer: ProviderAnswer) -> list[ProviderEdit]:
     for edit in answer.applied_edits:
         edit_type, reason = edit.get("type"), edit.get("reason")
         counts = {field: edit[name] for name, field in _COUNTS.items() if isinstance(edit.get(name), int)}
-        if not isinstance(edit_type, str):
-            continue
-        if edit_type == "compaction":
-            # The API ignores a compaction without a summary.
-            if edit.get("content") is not None or edit.get("encrypted_content") is not None:
-                edits.append(ProviderEdit(edit_type, **counts))
-            continue
-        if counts:
+        has_summary = edit.get("content") is not None or edit.get("encrypted_content") is not None
+        if not isinstance(edit_type, str) or (edit_type == "compaction" and not has_summary):
+            continue  # the API ignores a compaction without a summary
+        if counts or edit_type == "compaction":
             edits.append(ProviderEdit(edit_type, **counts))
             continue
         if edit.get("action") == "removed":  # an item of OpenAI's, whose type is `reasoning`

@@ -76,31 +76,10 @@ class RecordedCall:
     """
 
     __slots__ = (
-        "__weakref__",
-        "_client",
-        "answer_hashes",
-        "answer_messages",
-        "answer_size",
-        "answer_texts",
-        "children",
-        "conversation",
-        "fingerprints",
-        "has_failed",
-        "index_keys",
-        "is_incomplete",
-        "messages",
-        "model",
-        "number",
-        "prompts",
-        "size",
-        "sizes",
-        "stored_conversation_id",
-        "thread",
-        "thread_id",
-        "time",
-        "tool_names",
-        "trace_id",
-    )
+        "__weakref__", "_client", "answer_hashes", "answer_messages", "answer_size", "answer_texts", "children",
+        "conversation", "fingerprints", "has_failed", "index_keys", "is_incomplete", "messages", "model", "number",
+        "prompts", "size", "sizes", "stored_conversation_id", "thread", "thread_id", "time", "tool_names", "trace_id",
+    )  # fmt: skip
 
     def __init__(self, request: ProviderRequest, thread: CallThread, position: CallPosition) -> None:
         self.messages: list[Any] = []

@@ -107,12 +107,11 @@ class AssemblyConversationManager(Plugin[PluginConversation], ConversationManage
         messages = [
             known if (known := originals.get(copy.get("tracking_id"))) == copy else copy for copy in request.messages
         ]
-        prompts, name = prompts_of(request.system_prompt), agent.name
         return TurnInput(
             framework_object=request,
-            prompts=prompts,
+            prompts=prompts_of(request.system_prompt),
             messages=messages,
-            agent_name=name,
+            agent_name=agent.name,
             model=model_of(model),
             tools=tools,
             client=model,
