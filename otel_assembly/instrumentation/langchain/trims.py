@@ -90,25 +90,25 @@ class _Trim:
         A message that did not fit has no verdict, because the step's own `reason` applies to it. The tokens needed are
         None if the limit was not exceeded.
         """
-        result_ids, system, system_tokens = set(map(id, result)), None, None
-        first, rest = self._messages[0], self._messages
-        keeps_first = self._last and self._settings.get(self._description.system) and id(first) in result_ids
-        if keeps_first and self._description.role(first) == "system":
-            # The function counts a kept system message separately; the other messages share the rest of the limit.
-            system, rest = first, self._messages[1:]
-        counts = []
-        for count, last_message, tokens in self._counts:
-            if system is None or last_message is not system:
+        result_ids, system, rest = set(map(id, result)), None, self._messages
+        keeps_first = self._last and self._settings.get(self._description.system) and id(rest[0]) in result_ids
+        if keeps_first and self._description.role(rest[0]) == "system":
+            system, rest = rest[0], rest[1:]
+        # The function counts a kept system message separately; the other messages share the rest of the limit.
+        counts, system_counts = list[tuple[int, int]](), list[int]()
+        for count, last_message, tokens in self._counts:  # loops, because comprehensions are calls
+            if system is not None and last_message is system:
+                system_counts.append(tokens)
+            else:
                 counts.append((count, tokens))
-            elif system_tokens is None:
-                system_tokens = tokens
-        limit = max(0, self.limit - (system_tokens or 0))
-        fitting_count, least_excessive = 0, None
+        system_tokens = system_counts[0] if system_counts else 0
+        limit = max(0, self.limit - system_tokens)
+        fitting_count, excessive = 0, list[int]()
         for count, tokens in counts:
             if tokens <= limit:
                 fitting_count = max(fitting_count, count)
-            elif least_excessive is None or tokens < least_excessive:
-                least_excessive = tokens
+            else:
+                excessive.append(tokens)
         # The function counts all candidates first, and then fewer. Messages that are no candidates were dropped
         # before by another rule, such as `end_on`.
         candidate_count = counts[0][0] if counts else 0
@@ -125,9 +125,8 @@ class _Trim:
         if over_limit and self._whole_ids is not None and not result_ids <= self._whole_ids:  # a shortened message fit
             verdicts.append(Verdict([over_limit[0]], DecisionOutcome.COMPACTED, DecisionReason.COMPACTED))
             verdicts.append(Verdict(over_limit[1:], DecisionOutcome.DROPPED, reason))
-        needed = None
-        if least_excessive is not None and len(result) <= (system is not None):
-            needed = least_excessive + (system_tokens or 0)
+        is_emptied = len(result) <= (system is not None)
+        needed = min(excessive) + system_tokens if excessive and is_emptied else None
         return verdicts, needed, OverflowCause.FRAMEWORK if fitting_count else OverflowCause.NEWEST_ATOM
 
     def record(self, reduction: Reduction, result: Sequence[Any]) -> None:
