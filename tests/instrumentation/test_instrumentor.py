@@ -23,7 +23,6 @@ from otel_assembly.instrumentation import (
     in_module,
     instrumentor_of,
 )
-from otel_assembly.instrumentation.hooks import is_shadowed
 
 SOURCE = """
 class Buffer:
@@ -387,9 +386,19 @@ def test_two_hooks_of_one_target_are_an_error_that_says_how_to_combine_them():
         added().instrument()
 
 
-def test_a_module_in_a_zip_file_shadows_nothing(tmp_path, monkeypatch):
+class ZippedInstrumentor(AssemblyInstrumentor):
+    framework = "zipped"
+    requires = ("zipped-clerks",)
+    hooks: ClassVar = (Hook("zipped_clerks", "trim", passed_on, "what is trimmed"),)
+
+
+def test_the_hooks_of_a_distribution_in_a_zip_file_are_applied(tmp_path, monkeypatch):
     with ZipFile(tmp_path / "zipped.zip", "w") as archive:
-        archive.writestr("zipped_clerks.py", "")
+        archive.writestr("zipped_clerks.py", "def trim(messages): ...")
         archive.writestr("zipped_clerks-1.0.dist-info/METADATA", "Name: zipped-clerks\nVersion: 1.0\n")
     monkeypatch.syspath_prepend(tmp_path / "zipped.zip")
-    assert not is_shadowed("zipped-clerks", importlib.import_module("zipped_clerks"))
+    instrumentor = ZippedInstrumentor()
+    instrumentor.instrument()
+    importlib.import_module("zipped_clerks")
+    assert instrumentor.states == {"zipped_clerks.trim": HookState.TAKEN}
+    instrumentor.uninstrument()

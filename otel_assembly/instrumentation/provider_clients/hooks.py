@@ -195,10 +195,10 @@ def _attach_to_event_stream(call: ProviderCall, answer: Any) -> bool:
 
 
 def _attach_to_body(call: ProviderCall, body: Any) -> bool:
-    """Collect what the program reads of the body of `InvokeModel`, until its end or until the program closes it."""
+    """Collect what the program reads of the body of `InvokeModel`, which can be read only once."""
     if not hasattr(body, "_raw_stream"):
         return False
-    read, close = body.read, body.close
+    read = body.read
 
     def read_and_collect(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -212,11 +212,7 @@ def _attach_to_body(call: ProviderCall, body: Any) -> bool:
             call.end()
         return content
 
-    def close_and_end() -> None:
-        close()
-        call.end()
-
-    body.read, body.close = read_and_collect, close_and_end
+    body.read = read_and_collect
     return True
 
 
