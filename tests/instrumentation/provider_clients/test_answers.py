@@ -378,7 +378,9 @@ def test_the_answer_of_invoke_model_is_remembered_when_its_body_was_read(clients
     for sent in (messages, [answer, {"role": "user", "content": "Thanks."}]):
         server.answers(message_body(answer["content"]))
         body = {"messages": sent, "max_tokens": 9, "anthropic_version": "bedrock-2023-05-31"}
-        read(clients.bedrock.invoke_model(modelId="anthropic.claude-x", body=json.dumps(body))["body"])
+        answer_body = clients.bedrock.invoke_model(modelId="anthropic.claude-x", body=json.dumps(body))["body"]
+        read(answer_body)
+        answer_body.close()
     inputs = [span.attributes["assembly.events.in"] for span in telemetry.spans_named("assemble_context")]
     assert inputs == [1, 3]
 
