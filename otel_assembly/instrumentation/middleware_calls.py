@@ -47,10 +47,11 @@ class MiddlewareReduction(Reduction):
 
     def record_output(self, prompts: Sequence[str] | None, after: ClientRequest) -> None:
         """Record the request that the middleware passes on; `prompts` are the system prompts that it received."""
-        call = self.resolve_model_call() if prompts != after.prompts else None
+        is_changed = [*(prompts or ())] != [*(after.prompts or ())]
+        call = self.resolve_model_call() if is_changed else None
         if call is not None:  # the call gets the earlier prompts first, so that the step contains only the change
             call.observe_messages(call.out if call.messages is not None else self.before, prompts=prompts)
-        self.report = replace(self.report, prompts=after.prompts if prompts != after.prompts else None)
+        self.report = replace(self.report, prompts=after.prompts if is_changed else None)
         self.done(list(after.messages))
 
 

@@ -152,12 +152,13 @@ class _InAutoGen(Shape, AssembledChatCompletionContext):
             expected: The class of which the context must be an instance. None: this class.
 
         Raises:
-            ConfigurationError: The configuration is invalid, or the context is no instance of the expected class.
+            ConfigurationError: The configuration is invalid, or the context is no instance of the expected class. For
+                other components, AutoGen raises errors of its own.
         """
-        component = ComponentModel(**model) if isinstance(model, dict) else model
+        component = read_form(ComponentModel, model, "component") if isinstance(model, dict) else model
         kind = named_in(CONTEXTS, component.provider)
         if kind is None:
-            expected_class = () if expected is None else (expected,)  # AutoGen's default is not None
+            expected_class = () if expected is None else (expected,)  # without it, AutoGen expects this class
             return super().load_component(component, *expected_class)
         if not issubclass(kind, expected or cls):
             problem = f"{component.provider!r} is no {(expected or cls).__name__}"

@@ -65,6 +65,9 @@ def _followed(stream_type: type) -> type[Any]:
 
         def __del__(self) -> None:  # a stream that is dropped unfinished
             self._otel_assembly_call.end()
+            finalize = getattr(super(), "__del__", None)  # not all of LiteLLM's streams have this method
+            if finalize is not None:
+                finalize()
 
     Followed.__name__, Followed.__qualname__, Followed.__module__ = (
         stream_type.__name__,

@@ -55,7 +55,11 @@ def _deactivate(instrumentation: Instrumentation) -> None:
 def client_hook(
     call_of: Callable[..., TrackedRun | None], attach_to_stream: Callable[[Any, Any], bool] | None = None
 ) -> Wrap:
-    """Return the hook of a client's function that sends requests; see `run_hook` for the arguments."""
+    """Return the hook of a client's function that sends requests; see `run_hook` for the arguments.
+
+    While one such function is hooked, the prompts of assemblers are remembered (`own_prompts`), to recognize them in
+    requests.
+    """
     hook = run_hook(call_of, attach_to_stream)
 
     def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
@@ -178,14 +182,22 @@ def _bedrock_call(
 
 
 def _attach_to_event_stream(call: ProviderCall, answer: Any) -> bool:
-    """Follow the event stream of an answer: its parsed events, and its end."""
+    """Pass the events of an answer's stream to the call, and end the call with the stream.
+
+    botocore's stream iterates over `_event_generator`, and parses each event with `_parse_event`, which raises the
+    errors that the service sends as events.
+    """
     stream = next((value for value in answer.values() if hasattr(value, "_event_generator")), None)
     if stream is None:
         return False
     parse = stream._parse_event  # noqa: SLF001  # botocore's; the program reads the stream through it
 
     def parse_event(event: Any) -> Any:
-        parsed = parse(event)
+        try:
+            parsed = parse(event)
+        except BaseException as error:
+            call.end(error)
+            raise
         call.on_chunk(parsed)
         return parsed
 

@@ -42,6 +42,14 @@ async def test_its_model_call_is_stamped(own_spans):
     assert {span.attributes["assembly.id"] for span in own_spans.spans if span.name.startswith("chat ")} == told
 
 
+async def test_it_has_one_assembly_for_each_call_of_an_agent_without_instructions(told):
+    client = ScriptedClient(*two_rounds())
+    await talk(Agent(client, name="clerk", tools=[weather], middleware=[budget(260)]))
+    assemblies = told.spans_named("assemble_context")
+    assert len(assemblies) == len(client.received)
+    assert {step for assembly in assemblies for step in steps(assembly)} == {"conversation", "budget"}
+
+
 async def test_what_is_done_behind_it_is_told_too(told):
     client = ScriptedClient(*two_rounds())
     window = SlidingWindowStrategy(keep_last_groups=2)

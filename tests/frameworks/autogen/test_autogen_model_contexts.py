@@ -314,6 +314,12 @@ async def test_autogen_reloads_a_configuration_as_the_same_class_with_its_messag
     assert type(type(context).load_component(own)) is type(context)
 
 
+@pytest.mark.parametrize("invalid", [{}, {"provider": 3, "config": {}}, {"provider": "x.Y"}])
+def test_an_invalid_configuration_is_refused(invalid):
+    with pytest.raises(ConfigurationError, match="component"):
+        inside.UnboundedChatCompletionContext.load_component(invalid)
+
+
 async def test_an_agent_is_dumped_with_its_context():
     client = ReplayChatCompletionClient(["yes"])
     clerk = AssistantAgent("clerk", client, model_context=inside.HeadAndTailChatCompletionContext(2, 3))

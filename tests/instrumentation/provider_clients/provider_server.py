@@ -105,7 +105,12 @@ def aws_events(events):
 
 def _aws_message(kind, event):
     headers = b""
-    for name, value in ((":event-type", kind), (":content-type", "application/json"), (":message-type", "event")):
+    message_type = "exception" if kind.endswith("Exception") else "event"
+    for name, value in (
+        (f":{message_type}-type", kind),
+        (":content-type", "application/json"),
+        (":message-type", message_type),
+    ):
         headers += bytes([len(name)]) + name.encode() + b"\x07" + struct.pack(">H", len(value)) + value.encode()
     payload = json.dumps(event).encode()
     prelude = struct.pack(">II", 16 + len(headers) + len(payload), len(headers))

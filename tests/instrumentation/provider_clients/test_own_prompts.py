@@ -8,6 +8,7 @@ import threading
 import pytest
 from any_answer import any_answer
 from client_calls import assemblies, chat, user
+from provider_bodies import chat_chunks
 
 from otel_assembly import Assembler, SlidingWindowPolicy, to_anthropic, to_openai
 from otel_assembly.events import CompactionSummary, ModelRequest, ModelResponse, ToolCallEvent, ToolResultEvent
@@ -98,6 +99,20 @@ async def test_a_retry_after_an_error_belongs_to_the_assembly(clients, server, t
     assert frameworks(telemetry) == [None, "openai"]
 
 
+async def test_a_retry_after_an_error_in_a_stream_belongs_to_the_assembly(clients, server, telemetry, question):
+    def stream():
+        return list(clients.bedrock.converse_stream(modelId="m", messages=messages)["stream"])
+
+    _, events = await Assembler([]).assemble([], [ModelRequest(content=question)])
+    messages = [{"role": "user", "content": [{"text": events[0].content}]}]
+    server.streams_aws([{"throttlingException": {"message": "Too many requests."}}])
+    with pytest.raises(Exception, match="Too many requests"):
+        stream()
+    server.streams_aws([{"messageStop": {"stopReason": "end_turn"}}])
+    stream()
+    assert frameworks(telemetry) == [None]
+
+
 async def test_a_prompt_is_forgotten_if_it_is_not_sent(clients, telemetry, question):
     assembly = await Assembler([SlidingWindowPolicy(9)]).assemble(PROMPTS, [user(question)])
     unrecorded = Assembler([], recorder=NullRecorder())
@@ -156,3 +171,18 @@ async def test_litellm_and_the_client_below_it_send_one_prompt(clients, server, 
     assembly = await Assembler([SlidingWindowPolicy(9)]).assemble(PROMPTS, [user(question)])
     litellm.completion("openai/gpt-4o", to_openai(*assembly), api_key="k", api_base=server.url)
     assert frameworks(telemetry) == [None]
+
+
+@pytest.mark.filterwarnings("ignore")  # litellm warns of its own calls
+def test_litellm_finalizes_a_stream_that_the_program_drops(clients, server, telemetry, question, monkeypatch):
+    litellm = pytest.importorskip("litellm", reason="litellm is not installed")
+    from otel_assembly import instrument
+
+    instrument("litellm")
+    finalized = []
+    monkeypatch.setattr(litellm.CustomStreamWrapper, "__del__", lambda stream: finalized.append(1), raising=False)
+    server.streams(chat_chunks({"delta": {"role": "assistant", "content": "At gate 14."}}))
+    stream = litellm.completion("openai/gpt-4o", [user(question)], api_key="k", api_base=server.url, stream=True)
+    next(stream)
+    stream.__del__()  # a thread of LiteLLM may hold the stream for a while
+    assert finalized
