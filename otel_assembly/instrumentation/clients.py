@@ -68,7 +68,8 @@ class ClientCall(TrackedRun):
         self._record = record or _record_prepared_call
         #: Returns the context manager in which the client runs; see `ModelCall.calling`.
         self._calling: Callable[[], AbstractContextManager[Any]] = nullcontext
-        #: True if the answer is a stream. No context manager is then kept open between its chunks.
+        #: True after the answer is known to be a stream. A generator's is known before the call begins; then no
+        #: context manager is kept open between its chunks.
         self._is_stream = False
         self.over = False
         self._began = False
@@ -156,21 +157,24 @@ class ClientCall(TrackedRun):
             attempt.outcome = no_summary(text, self._request.messages)
 
     def end(self, error: BaseException | None = None) -> None:
-        """End the client's call, and the compaction if it is one, which for a generator also begins only now."""
+        """End the client's call, and the compaction if it is one."""
         self.over = True
         if self._called_model is not None:
             self._called_model.end(error)
         compaction, self._compaction = self._compaction, None
         if compaction is not None:
             with self._instrumentation.suppress_errors():
-                attempt = self._attempt if self._compaction_entered else compaction.__enter__()
-                if error is None and attempt is not None and self._chunks:
-                    self._record_summary(attempt, "".join(self._chunks))
-                try:
-                    compaction.__exit__(type(error) if error is not None else None, error, None)
-                except BaseException as raised:
-                    if raised is not error:
-                        raise
+                self._end_compaction(compaction, error)
+
+    def _end_compaction(self, compaction: AbstractContextManager[Attempt | None], error: BaseException | None) -> None:
+        """End the compaction. That of a generator is entered only here, because its context must not stay attached."""
+        attempt = self._attempt if self._compaction_entered else compaction.__enter__()
+        if error is None and attempt is not None and self._chunks:
+            self._record_summary(attempt, "".join(self._chunks))
+        if error is None:
+            compaction.__exit__(None, None, None)
+        else:
+            compaction.__exit__(type(error), error, error.__traceback__)
 
 
 def in_client_call() -> bool:
@@ -251,6 +255,7 @@ def client(
         begins_later = inspect.isasyncgenfunction(original) or inspect.isgeneratorfunction(original)
 
         def begin_call(_: Instrumentation, /, *args: Any, **kwargs: Any) -> ClientCall | None:
+            # A client's answer to another client is not tracked. A generator runs later, so `_begin` checks it then.
             if not begins_later and in_client_call():
                 return None
 

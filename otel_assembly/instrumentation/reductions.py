@@ -265,6 +265,12 @@ class Reduction:
             return False
         return report.prompts is None or list(report.prompts) == list(call.prompts_out or ())
 
+    def discard(self) -> None:
+        """End the reducer without recording its output. An open step ends, because its context is attached."""
+        self.over = True
+        if self.step is not None:
+            self.step.__exit__(None, None, None)
+
     def failed(self, error: BaseException) -> None:
         """Record that the reducer raised or was cancelled.
 
@@ -300,11 +306,13 @@ def reducing() -> Reduction | None:
 def plugin_scope(instrumentation: Instrumentation, call: ModelCall) -> Iterator[None]:
     """Run a plug-in of this library in this block: end the assembly of `call`, because the plug-in makes its own.
 
-    A model that is called in the block, such as a summarizer's, is not recorded as a model call of the framework.
+    A model that is called in the block, such as a summarizer's, is not recorded as a model call of the framework. After
+    it, the caller continues `call` with the plug-in's output (`ModelCall.replaced_by_plugin`).
     """
     call.end()
     with context_value(CALL, None):
-        unrecorded = Reduction(instrumentation, StepReport(""))  # absorbs the model calls in the block
+        # Clients add their calls in the block to this reduction, which is never recorded.
+        unrecorded = Reduction(instrumentation, StepReport(""))
         try:
             with unrecorded.running():
                 yield
@@ -365,26 +373,30 @@ def observe_reducer(
 ) -> Callable[..., Observation]:
     """Return the observation of a reducer for `observe_hook`; the arguments are those of `reducer`.
 
-    If `always` is True, a step is recorded even if the reducer changed nothing; otherwise only a metric counts that.
+    If `always` is True, a step is recorded even if the reducer changed nothing; otherwise only a metric counts that. If
+    the reducer raises, `observe` is closed without the exception, which `Reduction.tracked` records.
     """
 
     def observation(instrumentation: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
         reducer_observation = observe(instrumentation, *args, **kwargs)
-        started = next(reducer_observation, None)
-        if started is None:
+        input_report = next(reducer_observation, None)
+        if input_report is None:
             return
-        reduction = Reduction(instrumentation, started)
+        reduction = Reduction(instrumentation, input_report)
         find_uncalled_agent = None if uncalled_agent is None else partial(uncalled_agent, *args, **kwargs)
         with reduction.tracked(find_uncalled_agent, expected_errors):
             result = yield
         try:
             reducer_observation.send(result)
+            raise RuntimeError("the observation of a reducer must yield once, and then return its report")
         except StopIteration as end:
             report: StepReport | None = end.value
-        else:
-            raise RuntimeError("the observation of a reducer must yield once, and then return its report")
+        except BaseException:
+            reduction.discard()
+            raise
         after = report.after if report is not None else None
         if report is None or after is None:
+            reduction.discard()
             return
         if report.prompts == report.prompts_before:
             report = replace(report, prompts=None)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
+from opentelemetry import context as otel_context
 from opentelemetry import trace
 from pretend_instrumentor import assemblies, every_call, reading, steps
 
@@ -17,6 +20,7 @@ from otel_assembly.instrumentation import (
     outer_span_hook,
     reducer,
 )
+from otel_assembly.instrumentation.reductions import reducing
 
 
 def test_a_summarisers_own_call_is_an_attempt_inside_the_assembly_that_asked_for_it(agents, assembly_telemetry):
@@ -170,3 +174,42 @@ def test_what_arrives_may_be_known_to_have_been_changed_by_something(assembly_te
     (assembly,) = assemblies(assembly_telemetry)
     assert steps(assembly) == ["newest"]
     assert assembly.attributes["assembly.dropped.count"] == 1
+
+
+@pytest.mark.parametrize("is_failed", [True, False])
+def test_an_observation_without_a_report_exits_the_open_step(is_failed, assembly_telemetry):
+    messages, instrumentation = [{"role": "user", "content": "Order 4711."}], Instrumentation("pretend")
+    summarize = client(lambda messages: ClientRequest(messages), str)(lambda _: "Summary.", instrumentation)
+    call, reductions = ModelCall(instrumentation), []
+
+    def observe(_, messages):
+        yield StepReport("summary", messages)
+        if is_failed:
+            raise ValueError("unknown message type")
+
+    def reduce(messages):
+        reductions.append(reducing())
+        return [{"role": "user", "content": summarize(messages)}]
+
+    outside = otel_context.get_current()
+    with call.current():
+        reduced = reducer(observe)(reduce, instrumentation)(messages)
+    assert reductions[0].step is not None
+    assert reductions[0].over
+    assert otel_context.get_current() is outside
+    call.client_called(ClientRequest(reduced))
+    (assembly,) = assemblies(assembly_telemetry)
+    assert steps(assembly) == ["summary", "framework"]
+
+
+def test_a_summarizer_that_raises_keeps_its_traceback(assembly_telemetry):
+    messages, instrumentation = [{"role": "user", "content": "Order 4711."}], Instrumentation("pretend")
+
+    def send_request(messages):
+        raise ValueError("unavailable")
+
+    summarize = client(lambda messages: ClientRequest(messages), str)(send_request, instrumentation)
+    reduction = Reduction(instrumentation, StepReport("summary", messages), call=ModelCall(instrumentation))
+    with pytest.raises(ValueError, match="unavailable") as raised, reduction.tracked():
+        summarize(messages)
+    assert "send_request" in [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)]
