@@ -54,14 +54,14 @@ class MessageKeys(NamedTuple):
 
     Attributes:
         fingerprint: Equal for messages that the model reads as equal, in any provider's format.
-        is_answer: True for a message of the assistant.
+        is_from_assistant: True for a message of the assistant.
         is_result: True for the result of a tool call.
         answer_keys: The keys of an answer: one per tool call; if there is none, one for the text.
         text: The normalized text of an answer without tool calls and reasoning, else an empty string.
     """
 
     fingerprint: int
-    is_answer: bool = False
+    is_from_assistant: bool = False
     answer_keys: Sequence[AnswerKey] = ()
     text: str = ""
     is_result: bool = False
@@ -78,13 +78,13 @@ def message_keys(message: Any) -> MessageKeys:
     if facts.kind not in _ANSWER_KINDS:
         return MessageKeys(fingerprint, is_result=bool(facts.closes))
     if facts.calls:
-        return MessageKeys(fingerprint, is_answer=True, answer_keys=tuple(map(_call_key, facts.calls)))
+        return MessageKeys(fingerprint, is_from_assistant=True, answer_keys=tuple(map(_call_key, facts.calls)))
     text = normalized("".join((facts.text, *facts.fields)))
     if text:
-        return MessageKeys(fingerprint, is_answer=True, answer_keys=(text_key(text),), text=text)
+        return MessageKeys(fingerprint, is_from_assistant=True, answer_keys=(text_key(text),), text=text)
     if facts.id is not None and message.get("type") == "item_reference":
-        return MessageKeys(fingerprint, is_answer=True, answer_keys=(item_key(facts.id),))
-    return MessageKeys(fingerprint, is_answer=True)
+        return MessageKeys(fingerprint, is_from_assistant=True, answer_keys=(item_key(facts.id),))
+    return MessageKeys(fingerprint, is_from_assistant=True)
 
 
 def text_key(text: str) -> AnswerKey:

@@ -36,17 +36,17 @@ if TYPE_CHECKING:
 _ACTIVE: Final[set[Instrumentation]] = set()
 
 
-def _activate(instrumentation: Instrumentation) -> None:
+def _remember_own_prompts(instrumentation: Instrumentation) -> None:
     if instrumentation in _ACTIVE:
         return
     if not _ACTIVE:
         assembly_listeners.append(OWN_PROMPTS.add)
     _ACTIVE.add(instrumentation)
-    instrumentation.ends.add(partial(_deactivate, instrumentation))
+    instrumentation.ends.add(partial(_forget_own_prompts, instrumentation))
     instrumentation.watch_model_calls()
 
 
-def _deactivate(instrumentation: Instrumentation) -> None:
+def _forget_own_prompts(instrumentation: Instrumentation) -> None:
     _ACTIVE.discard(instrumentation)
     if not _ACTIVE:
         assembly_listeners.remove(OWN_PROMPTS.add)
@@ -57,13 +57,13 @@ def client_hook(
 ) -> Wrap:
     """Return the hook of a client's function that sends requests; see `run_hook` for the arguments.
 
-    While one such function is hooked, the prompts of assemblers are remembered (`own_prompts`), to recognize them in
-    requests.
+    While one such function is hooked, the prompts of this library's assemblers are remembered (`own_prompts`), so that
+    a request which sends one is not recorded a second time, and calls are linked to the spans of other libraries.
     """
     hook = run_hook(call_of, attach_to_stream)
 
     def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-        _activate(instrumentation)
+        _remember_own_prompts(instrumentation)
         return hook(original, instrumentation)
 
     return wrap
@@ -202,7 +202,7 @@ def _attach_to_event_stream(call: ProviderCall, answer: Any) -> bool:
         return parsed
 
     stream._parse_event = parse_event  # noqa: SLF001  # as above
-    stream._event_generator = _to_the_end(call, stream._event_generator)  # noqa: SLF001  # as above
+    stream._event_generator = _end_with_events(call, stream._event_generator)  # noqa: SLF001  # as above
     return True
 
 
@@ -232,10 +232,11 @@ def _attach_to_bedrock_answer(call: ProviderCall, answer: Any) -> bool:
     return _attach_to_event_stream(call, answer) or _attach_to_body(call, answer.get("body"))
 
 
-def _to_the_end(call: ProviderCall, events: Iterator[Any]) -> Iterator[Any]:
+def _end_with_events(call: ProviderCall, events: Iterator[Any]) -> Iterator[Any]:
+    """Yield the events, and end the call after the last one, with an exception, or if the program closes the stream."""
     try:
         yield from events
-    except GeneratorExit:  # the program closes the stream
+    except GeneratorExit:
         call.end()
         raise
     except BaseException as error:

@@ -100,28 +100,26 @@ class ParentCalls:
             return match, self.add(request, match, position)
 
     def add(self, request: ProviderRequest, match: ParentMatch, position: CallPosition) -> RecordedCall:
-        """Record a call, and return the record."""
+        """Record a call, and return the record.
+
+        Messages that equal the parent's, and prompts that equal those of an earlier call, are shared. Only the others
+        count in the call's size, until the parent is forgotten.
+        """
         with self._lock:
             parent = match.parent
             call = RecordedCall(request, CallThread() if parent is None else parent.thread, position)
             call.is_incomplete = match.evidence.is_stored and (parent is None or parent.is_incomplete)
-            added = take_messages(call, request.messages, match)
+            added_size = take_messages(call, request.messages, match)
+            call.shared_size = sum(call.sizes) - added_size
+            call.size = _SIZE_OF_CALL + _SIZE_OF_ENTRY * len(call.messages) + added_size
+            call.size += self._share_prompts(call, parent)
             call.thread.latest = ref(call)
             call.number, call.time = next(self._numbers), self._clock()
-            call.size = _SIZE_OF_CALL + _SIZE_OF_ENTRY * len(call.messages) + added
-            # Equal prompts are shared with an earlier call, so only other prompts take memory.
-            if call.prompts == self._last_prompts:
-                call.prompts = self._last_prompts
-            elif parent is not None and call.prompts == parent.prompts:
-                call.prompts = parent.prompts
-            else:
-                call.size += sum(map(len, call.prompts))
-            self._last_prompts = call.prompts
             if parent is not None:
                 if parent.number in self._calls:
                     parent.children.append(call)
-                else:  # the parent is forgotten, so this call alone keeps the messages that they share
-                    call.size += sum(call.sizes) - added
+                else:
+                    call.parent_forgotten()
                 self._index.add_link(parent, request, position)
             self._calls[call.number] = call
             self._size += call.size
@@ -129,6 +127,18 @@ class ParentCalls:
                 self._index.add(call, ("last", call.fingerprints[-1]))
             self._forget_calls()
         return call
+
+    def _share_prompts(self, call: RecordedCall, parent: RecordedCall | None) -> int:
+        """Replace a call's prompts by the equal ones of an earlier call; return their size if there are none."""
+        size = 0
+        if call.prompts == self._last_prompts:
+            call.prompts = self._last_prompts
+        elif parent is not None and call.prompts == parent.prompts:
+            call.prompts = parent.prompts
+        else:
+            size = sum(map(len, call.prompts))
+        self._last_prompts = call.prompts
+        return size
 
     def record_answer(self, call: RecordedCall, answer: ProviderAnswer) -> None:
         """Record the answer to a call, in place of an earlier one."""
@@ -163,7 +173,7 @@ class ParentCalls:
         texts = []
         for message in messages:
             facts = facts_of(message)
-            if facts is not None and not message_keys(message).is_answer:
+            if facts is not None and not message_keys(message).is_from_assistant:
                 texts.append(normalized(" ".join(facts.texts)))
         if not texts:
             return []
@@ -188,9 +198,7 @@ class ParentCalls:
                 return
             del self._calls[number]
             self._size -= call.size
-            for child in call.children:  # the child's messages are no longer shared with its parent
-                kept = _SIZE_OF_CALL + (_SIZE_OF_ENTRY * len(child.sizes)) + sum(child.sizes)
-                self._size += max(0, kept - child.size)
-                child.size = max(kept, child.size)
+            for child in call.children:
+                self._size += child.parent_forgotten()
             call.children = []
             self._index.remove(call)

@@ -265,7 +265,7 @@ def _answer_candidates(search: _Search, index: int, keys: MessageKeys) -> tuple[
     finds calls with that answer after any messages.
     """
     start = index  # of the consecutive assistant's messages, which need not be the answer to one call
-    while start > 0 and index - start < _PIECES and search.keys(start - 1).is_answer:
+    while start > 0 and index - start < _PIECES and search.keys(start - 1).is_from_assistant:
         start -= 1
     answer_keys = [*keys.answer_keys]
     if start < index and all(search.keys(piece).text for piece in range(start, index + 1)):
@@ -309,7 +309,7 @@ def _loose_candidates(
             while first > answer.start and not _is_in_front(search, call, first):
                 first -= 1
             if not _is_in_front(search, call, first):
-                first = _first_part_by_call(search, call, answer.stop - 1)
+                first = _start_of_answer(search, call, answer.stop - 1)
             # Nothing in front of a request's first message can contradict. But other processes give the same answers.
             is_unique = key.is_generated or (key.is_distinctive and first == 0 and not search.index.has_foreign_answers)
             found.append(search.candidate(call, first, size, is_unique=is_only and is_unique))
@@ -327,20 +327,20 @@ def _is_in_front(search: _Search, call: RecordedCall, index: int) -> bool:
     return index > 0 and search.keys(index - 1).fingerprint in call.fingerprints
 
 
-def _first_part_by_call(search: _Search, call: RecordedCall, last: int) -> int:
-    """Return the index of the earliest part of a call's answer, found by walking back from its last part.
+def _start_of_answer(search: _Search, call: RecordedCall, last: int) -> int:
+    """Return the index of the first message with a part of the call's answer; the message at `last` has one.
 
-    The walk passes over tool results, and over assistant's messages of other calls: a program may store each result
-    directly after its tool call.
+    The messages in front of it are then compared with the call's. Between the parts, there can be tool results and
+    answers to other calls: a program may store each result directly after its tool call.
     """
-    first = last
+    start = last
     for index in range(last - 1, max(-1, last - _SCANNED), -1):
         keys = search.keys(index)
-        if not (keys.is_answer or keys.is_result):
+        if not (keys.is_from_assistant or keys.is_result):
             break
         if any(key.hash in call.answer_hashes for key in keys.answer_keys):
-            first = index
-    return first
+            start = index
+    return start
 
 
 def _is_supported(search: _Search, candidate: _Candidate) -> bool:
@@ -385,7 +385,7 @@ def _contradicts(search: _Search, candidate: _Candidate) -> bool:
     keys = [search.keys(index) for index in range(max(0, stop - _CONTRADICTING), stop)]
     known = set(candidate.call.fingerprints)
     unknown = [message for message in keys if message.fingerprint not in known]
-    return 2 * len(unknown) > len(keys) and any(message.is_answer or message.is_result for message in unknown)
+    return 2 * len(unknown) > len(keys) and any(message.is_from_assistant or message.is_result for message in unknown)
 
 
 def _follows_other_call(search: _Search, candidate: _Candidate) -> bool:

@@ -78,7 +78,8 @@ class RecordedCall:
     __slots__ = (
         "__weakref__", "_client", "answer_hashes", "answer_messages", "answer_size", "answer_texts", "children",
         "conversation", "fingerprints", "has_failed", "index_keys", "is_incomplete", "messages", "model", "number",
-        "prompts", "size", "sizes", "stored_conversation_id", "thread", "thread_id", "time", "tool_names", "trace_id",
+        "prompts", "shared_size", "size", "sizes", "stored_conversation_id", "thread", "thread_id", "time",
+        "tool_names", "trace_id",
     )  # fmt: skip
 
     def __init__(self, request: ProviderRequest, thread: CallThread, position: CallPosition) -> None:
@@ -107,6 +108,14 @@ class RecordedCall:
         self.time = 0.0
         #: The size of what this call alone keeps in memory, and of its answer in it.
         self.size = self.answer_size = 0
+        #: The size of the messages that the parent keeps in memory, too.
+        self.shared_size = 0
+
+    def parent_forgotten(self) -> int:
+        """Count the messages of the forgotten parent in this call's size; return by how much the size has grown."""
+        shared_size, self.shared_size = self.shared_size, 0
+        self.size += shared_size
+        return shared_size
 
     def share_messages(self, parent: RecordedCall) -> None:
         """Begin with all messages of the parent, as the same objects."""

@@ -259,6 +259,23 @@ def test_a_second_answer_to_a_call_replaces_the_first():
     assert calls.size == size
 
 
+def test_a_forgotten_parent_leaves_the_shared_messages_to_its_child():
+    now = 0.0
+    calls = ParentCalls(clock=lambda: now)
+    question, answer, long_answer = user("q" * 1_000), assistant("The answer is 4711."), "a" * 10_000
+    record(calls, [question], answer["content"])
+    now = 5 * 3_600.0
+    _, child, _ = record(calls, [question, answer, user("And then?")], long_answer)
+    size = child.size
+
+    now = 7 * 3_600.0  # the parent is too old
+    record(calls, [user("An unrelated question")])
+
+    assert len(calls) == 2
+    assert child.size == size + child.sizes[0]
+    assert calls.size == sum(call.size for call in calls._calls.values())
+
+
 def test_a_named_conversation_is_not_continued_by_another_one():
     calls = ParentCalls()
     record(calls, [user("Hello")], "Hi", POSITION._replace(conversation="one"))
