@@ -156,15 +156,14 @@ class _InAutoGen(Shape, AssembledChatCompletionContext):
                 other components, AutoGen raises errors of its own.
         """
         component = read_form(ComponentModel, model, "component") if isinstance(model, dict) else model
-        kind = named_in(CONTEXTS, component.provider)
-        if kind is None:
-            expected_class = () if expected is None else (expected,)  # without it, AutoGen expects this class
-            return super().load_component(component, *expected_class)
-        if not issubclass(kind, expected or cls):
+        context_class = named_in(CONTEXTS, component.provider)
+        if context_class is None:
+            return super().load_component(component, expected)
+        if not issubclass(context_class, expected or cls):
             problem = f"{component.provider!r} is no {(expected or cls).__name__}"
             raise ConfigurationError(f"component.provider: {problem}; load it with its own class")
-        config = read_form(kind.component_config_schema, component.config, "component.config")
-        return kind._from_config(config)  # noqa: SLF001  # a class of this module
+        config = read_form(context_class.component_config_schema, component.config, "component.config")
+        return context_class._from_config(config)  # noqa: SLF001  # a class of this module
 
 
 class UnboundedChatCompletionContext(UnboundedShape, _InAutoGen):

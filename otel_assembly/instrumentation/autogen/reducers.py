@@ -106,19 +106,20 @@ def context_hook(original: Callable[..., Any], owner: type, instrumentation: Ins
 
     @observe_async_hook
     def get_messages(instrumentation: Instrumentation, context: Any, /, *_: Any, **__: Any) -> Observation:
-        prepared, outer = CALL.get(), REDUCTION.get()
-        if outer is not None and (prepared is None or outer.call is not prepared):
-            outer = None  # the reducer of another call
+        prepared, reduction = CALL.get(), REDUCTION.get()
+        # The context that reads this one. In an agent that a reducer runs, the reduction belongs to another call.
+        outer = reduction if reduction is not None and prepared is not None and reduction.call is prepared else None
         if UPDATING_CONTEXT.get() or (outer is not None and outer.step is not None):
             return  # read by a memory, or by a context whose step, with a summarizer's call, is already open
         if outer is None:
-            end_unsent_call(context)
+            end_unsent_call(context)  # the messages of the last read were not sent
         call = prepared or ModelCall(instrumentation, invoking_agent(context))
         if is_ours(context):
-            call.replaced_by_plugin((yield))
+            messages = yield
+            call.replaced_by_plugin(messages)
         else:
             yield from _observe_reduction(instrumentation, context, spec, call)
-        if prepared is None:
+        if prepared is None:  # the client's request will find the call by its messages
             remember_call(context, call)
 
     return get_messages(original, instrumentation)
