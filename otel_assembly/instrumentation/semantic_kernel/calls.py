@@ -240,27 +240,34 @@ _DIAGNOSTICS: Final = "semantic_kernel.utils.telemetry.model_diagnostics"
 #: The closure variables of the framework's decorators, and the prefix of the attribute that they set on a function.
 _CLOSURE_NAMES: Final = {"model_provider", "completion_func"}
 _MARKER: Final = "__model_diagnostics_"
-_INNER: Final = "_inner_get_{}_contents", "_inner_get_streaming_{}_contents"
+_INNER_METHODS: Final = "_inner_get_{}_contents", "_inner_get_streaming_{}_contents"
+
+
+def _text_of(responses: Sequence[Any]) -> str:
+    return str(responses[0]) if responses else ""
 
 
 def _service_hooks(
     kind: str,
-    read: Callable[..., ClientRequest | None],
+    read_request: Callable[..., ClientRequest | None],
     prepared: Callable[..., TrackedRun | None] | None = None,
 ) -> list[Any]:
-    """Return the hooks of one kind of service: of the method with a complete response, and of the streaming one."""
-    inner_methods = [method.format(kind) for method in _INNER]
+    """Return the hooks of one kind of service: of the method with a complete response, and of the streaming one.
+
+    The arguments are those of `client`.
+    """
+    inner_methods = [template.format(kind) for template in _INNER_METHODS]
     public_methods = [method.removeprefix("_inner_") for method in inner_methods]
     # A service that calls any of these on another service passes its request on. The singular forms, such as
     # `get_chat_message_content`, return one message.
-    requests = (*inner_methods, *public_methods, *(method.removesuffix("s") for method in public_methods))
+    delegated_methods = (*inner_methods, *public_methods, *(method.removesuffix("s") for method in public_methods))
     return [
         _inside_model_span(
             innermost_client_hook(
                 method,
-                read,
-                lambda responses: str(responses[0]) if responses else "",
-                delegated_methods=requests,
+                read_request,
+                _text_of,
+                delegated_methods=delegated_methods,
                 is_client=lambda value: hasattr(value, inner_methods[0]),
                 prepared=prepared,
             )

@@ -26,6 +26,8 @@ from otel_assembly.instrumentation.strands.messages import agent_messages
 from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.reductions import ReducerObservation
@@ -78,19 +80,25 @@ def _strategy_report(strategy: Any) -> StepReport:
 
 
 def _observe_strategy(_: Instrumentation, strategy: Any, context: Any) -> ReducerObservation:
-    """Record which messages a strategy dropped: those of which no content block is left; a notice may replace them.
+    """Observe a strategy of a context manager, with a verdict on the messages that it dropped.
 
-    Only the strategy `summarize` compacts messages.
+    Without the verdict, the notice that a strategy inserts would count as a summary of the dropped messages. Only the
+    strategy `summarize` inserts a real summary.
     """
     report = yield from _observe_edits(context.agent, _strategy_report(strategy))
     if report is None or report.policy == "summarize" or not is_own(strategy, PACKAGES):
         return report
     after = report.after or ()
-    if len(after) >= len(report.before):
+    if len(after) >= len(report.before):  # the strategy only shortened content blocks, so it needs no verdict
         return report
-    kept = [block for message in after for block in message["content"]]
-    dropped = [message for message in report.before if not any(block in kept for block in message["content"])]
+    dropped = _dropped(report.before, after)
     return replace(report, verdicts=[Verdict(dropped, DecisionOutcome.DROPPED, DecisionReason.OVER_BUDGET)])
+
+
+def _dropped(before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
+    """Return the messages of which no content block is left."""
+    kept = [block for message in after for block in message["content"]]
+    return [message for message in before if not any(block in kept for block in message["content"])]
 
 
 def _observe_offloading(
