@@ -55,6 +55,13 @@ class _MessageHandling:
     pending_reports: list[Callable[[], None]] = field(default_factory=list)
 
 
+class _Origin(NamedTuple):
+    """Where a message was sent, as in `_MessageHandling`; without values if that was not observed."""
+
+    parent: Span | None = None
+    previous_run: SpanContext | None = None
+
+
 _HANDLING: Final[ContextVar[_MessageHandling | None]] = ContextVar("otel_assembly_handled_message", default=None)
 
 
@@ -72,9 +79,7 @@ class Causes:
 
     def __init__(self, id_of: Callable[..., Any]) -> None:
         self._id_of = id_of
-        self._senders: Registry[str, tuple[Span | None, SpanContext | None]] = Registry(
-            _MAX_MESSAGES, clear_after_fork=True
-        )
+        self._origins: Registry[str, _Origin] = Registry(_MAX_MESSAGES, clear_after_fork=True)
         self.sends: Wrap = observe_async_hook(self._observe_send)
         self.handles: Wrap = observe_async_hook(self._observe_handling)
 
@@ -82,12 +87,13 @@ class Causes:
         span_context, handling = trace.get_current_span().get_span_context(), _HANDLING.get()
         parent = trace.NonRecordingSpan(span_context) if span_context.is_valid else None
         previous_run = handling.run if handling is not None else None
-        self._senders.of(str(self._id_of(*args, **kwargs)), lambda: (parent, previous_run))
+        self._origins.of(str(self._id_of(*args, **kwargs)), lambda: _Origin(parent, previous_run))
         yield
 
     def _observe_handling(self, _: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
         """Make the sender's span current, and let a `CausedRun` that begins now find the sender."""
-        handling = _MessageHandling(*(self._senders.get(str(self._id_of(*args, **kwargs))) or ()))
+        origin = self._origins.get(str(self._id_of(*args, **kwargs))) or _Origin()
+        handling = _MessageHandling(origin.parent, origin.previous_run)
         with (
             context_value(_HANDLING, handling),
             nullcontext() if handling.parent is None else trace.use_span(handling.parent),

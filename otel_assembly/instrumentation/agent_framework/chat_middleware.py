@@ -67,16 +67,16 @@ def _record_edit(call: ModelCall, policy: str, before: ClientRequest, after: Cli
 
 
 def middleware_entry_hook(
-    reads: Callable[..., ClientRequest], attach_to_stream: Callable[[Any, Any], bool] | None = None
+    read_request: Callable[..., ClientRequest], attach_to_stream: Callable[[Any, Any], bool] | None = None
 ) -> Wrap:
     """Return a wrapper for a client's method that calls the client's middleware.
 
     It keeps the messages as `MiddlewareInput`, until the last middleware calls the method of `middleware_exit_hook`.
-    `reads` returns the messages and system prompts from the method's arguments.
+    `read_request` returns the messages and system prompts from the method's arguments.
     """
 
     def begin_run(instrumentation: Instrumentation, client: Any, /, *args: Any, **kwargs: Any) -> ContextBoundRun:
-        request = reads(client, *args, **kwargs)
+        request = read_request(client, *args, **kwargs)
         middleware_input = MiddlewareInput(client, request.messages, request.prompts or ())
         return ContextBoundRun(instrumentation, None, {MIDDLEWARE_INPUT: middleware_input})
 
@@ -84,27 +84,32 @@ def middleware_entry_hook(
 
 
 def middleware_exit_hook(
-    reads: Callable[..., ClientRequest],
-    begins: Callable[[Sequence[Any]], ModelCall | None],
+    read_request: Callable[..., ClientRequest],
+    prepared_call_for: Callable[[Sequence[Any]], ModelCall | None],
     policy: str,
     attach_to_stream: Callable[[Any, Any], bool] | None = None,
 ) -> Wrap:
     """Return a wrapper for the client's method that the last middleware calls, and that sends the model request.
 
-    It begins the model call with the input that `middleware_entry_hook` has kept, and records the middleware's edits as
-    a step with the name `policy`. The method is not recorded inside another client's call or inside a reducer. `reads`
-    returns the request from the method's arguments, and the window of the model. `begins` returns the model call that
-    is prepared for the messages that the client received; None if none is.
+    It records the middleware's edits as a step of the model call, whose input `middleware_entry_hook` has kept. The
+    hook of the client's inner method records the request and ends the assembly. Nothing is recorded inside another
+    client's call or inside a reducer.
+
+    Args:
+        read_request: Returns the request from the method's arguments, with the model's window.
+        prepared_call_for: Returns the model call that is prepared for the messages that the client received, if any.
+        policy: The name of the step.
+        attach_to_stream: See `run_hook`.
     """
 
     def begin_call(instrumentation: Instrumentation, client: Any, /, *args: Any, **kwargs: Any) -> ModelCall | None:
         if in_client_call() or reducing() is not None:
             return None
-        request = reads(client, *args, **kwargs)
+        request = read_request(client, *args, **kwargs)
         prompts, middleware_input = request.prompts or (), MIDDLEWARE_INPUT.get()
-        if middleware_input is None or middleware_input.client is not client:  # the client has no middleware
+        if middleware_input is None or middleware_input.client is not client:  # this client has no middleware
             middleware_input = MiddlewareInput(client, request.messages, prompts)
-        call = begins(middleware_input.messages) or ModelCall(instrumentation)
+        call = prepared_call_for(middleware_input.messages) or ModelCall(instrumentation)
         call.window = call.window or request.window
         middleware_input.record_forwarded(call, request.messages, prompts, policy)
         return call

@@ -227,10 +227,10 @@ def _on_system_prompt(instrumentation: Instrumentation, middleware: Any, /, *arg
         with context_value(_PROMPT_CALL, None):  # a call of the inherited method is a part of this change
             new_prompt = yield
     except BaseException as error:
-        call.prompt = prompt
+        call.prompt = prompt  # made by the earlier middlewares: their changes are steps before the one that failed
         call.record_prompt_changes(events_of(agent))
         call.fail_in_middleware(error, name)
-        end_prepared_call(agent)
+        _PREPARED_CALLS.pop(agent)  # the agent's next call is a new one
         raise
     if new_prompt != prompt:
         change = PromptChange(name, prompt, new_prompt, time.perf_counter_ns() - started_ns)

@@ -276,27 +276,35 @@ class Readings:
         Each difference between these is a step. Pass this method to `client` as its argument ``record``.
         """
         run, read = self.current_run.get(), self._source_of(request.messages)
-        if read is None:  # the call belongs to the run's conversation
+        if read is None:  # no store was read for this call, which belongs to the run's conversation
             read = Read(InvokingAgent(conversation_id=run.conversation_id if run is not None else None), ())
-        # A system message that the store returned is an item of the conversation, not a prompt.
-        items = [message for message in self._system_messages(read.out) if self._prompt_of(message) is not None]
-        leading, messages = in_front(
-            request.messages,
-            lambda message: (
-                self._prompt_of(message) is not None and not any(same_content(message, item) for item in items)
-            ),
-        )
-        prompts, agent = list(map(str, map(self._prompt_of, leading))), self.with_agent_name(read.invoking_agent)
+        prompts, messages = self._split_prompts(request.messages, read)
+        agent = self.with_agent_name(read.invoking_agent)
         call = ModelCall(instrumentation, agent, prompts=prompts, model=request.model)
         call.run = run if run is not None and not run.ended else None
+        # The first messages that the call receives below are its input.
         if read.replaced_by_plugin:
             call.replaced_by_plugin(read.out, prompts=prompts)
         for step in read.steps:
             call.replay_deferred(step)
-        if read.out:
+        if read.out:  # otherwise the input is the request's messages, unless a step has set it
             call.observe_messages(read.out)
         call.client_called(request._replace(messages=messages, prompts=prompts))
         return call
+
+    def _split_prompts(self, messages: Sequence[Any], read: Read) -> tuple[list[str], Sequence[Any]]:
+        """Return the system prompts in front of a request's messages, and the other messages.
+
+        A system message that the store returned is an item of the conversation, not a prompt.
+        """
+        items = [message for message in self._system_messages(read.out) if self._prompt_of(message) is not None]
+        leading, others = in_front(
+            messages,
+            lambda message: (
+                self._prompt_of(message) is not None and not any(same_content(message, item) for item in items)
+            ),
+        )
+        return list(map(str, map(self._prompt_of, leading))), others
 
     def _source_of(self, messages: Sequence[Any]) -> Read | None:
         """Return the read that messages come from: the read of the newest known message, or the run's last read."""
