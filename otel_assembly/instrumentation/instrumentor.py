@@ -192,20 +192,26 @@ class AssemblyInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # as above
                 action(module, instrumentation)
 
     def _apply_hooks(self, name: str, module: ModuleType, instrumentation: Instrumentation) -> None:
-        """Apply the hooks of an imported module, which was imported under this name."""
-        package = name.partition(".")[0]
-        distribution = self._installed((package,) if package in self.apart else self.requires)
-        version = distribution[1] if distribution is not None else None
-        shadowed = self._is_shadowed(module)
-        if not shadowed:
+        """Apply the hooks of an imported module, and begin to load the token counter, which they will probably need.
+
+        The module was imported as `name`, from which its ``__name__`` can differ (see `_instrument`).
+        """
+        is_shadowed = self._is_shadowed(module)
+        if not is_shadowed:
             with instrumentation.suppress_errors():
                 instrumentation.observed.preload_counter()
+        version = self._version_of(name.partition(".")[0])
         for hook in self.hooks:
             if hook.module == name:
                 with instrumentation.suppress_errors():
                     self._states[hook.name] = self._apply_hook(
-                        hook, module, instrumentation, version, warns=not shadowed
+                        hook, module, instrumentation, version, warns=not is_shadowed
                     )
+
+    def _version_of(self, package: str) -> str | None:
+        """Return the installed version of a top-level package: that of the framework, unless it is in `apart`."""
+        distribution = self._installed((package,) if package in self.apart else self.requires)
+        return distribution[1] if distribution is not None else None
 
     def _apply_hook(
         self, hook: Hook, module: ModuleType, instrumentation: Instrumentation, version: str | None, *, warns: bool

@@ -205,7 +205,7 @@ class ModelCall(TrackedRun):
                 prompts=prompts if is_new_prompt else None,
                 verdicts=verdicts or self.verdicts_on(self.out, messages),
             )
-            self._record(report)
+            self._add_step(report)
 
     def begin_step(self, report: StepReport, started_ns: int | None = None) -> ObservedStep | None:
         """Return the context manager of a reducer's step, in which the reducer runs; None without telemetry.
@@ -252,7 +252,7 @@ class ModelCall(TrackedRun):
         if report.verdicts and len(places) == len(before):  # the reducer may have received copies of the messages
             report = report.with_originals(dict(zip(map(id, before), map(whole.__getitem__, places), strict=True)))
         after = before if report.after is None else report.after
-        return self._record(replace(report, after=replace_at(whole, places, after)), step, started_ns)
+        return self._add_step(replace(report, after=replace_at(whole, places, after)), step, started_ns)
 
     def replay_deferred(self, report: StepReport) -> None:
         """Record a reduction that ran before this call existed, and the attempts of its summarizers, as a step."""
@@ -406,7 +406,7 @@ class ModelCall(TrackedRun):
             self.assembly, self.ended = None, False
             self.out, self.prompts_out = self.messages or [], self.prompts
             for report, _ in steps:
-                self._record(report.repeated())
+                self._add_step(report.repeated())
         if messages is not None and self.messages is None:
             original, reports = DEFERRED_REDUCTIONS.undo(self.invoking_agent, messages)
             self.messages = self.out = original
@@ -431,8 +431,12 @@ class ModelCall(TrackedRun):
                 )
         return self.assembly
 
-    def _record(self, report: StepReport, step: ObservedStep | None = None, started_ns: int | None = None) -> bool:
-        """Record a step, whose output is all messages of the call after it; return False if nothing is recorded."""
+    def _add_step(self, report: StepReport, step: ObservedStep | None = None, started_ns: int | None = None) -> bool:
+        """Add a step, whose output is all messages of the call after it; return False if telemetry is off.
+
+        `step` is the reducer's open step. If it is given, the assembly is None if the call has ended since the step was
+        opened; the step is then in the call only, and not recorded.
+        """
         step = step or self.begin_step(report, started_ns)
         if step is None:
             return False
@@ -477,9 +481,13 @@ class ModelCall(TrackedRun):
         called: bool = False,
         stays: bool = False,
     ) -> None:
-        """End the assembly and export it; `called` is True if a model is called with its output."""
+        """End the assembly and export it.
+
+        `called` is True if a model is called with its output. For `stays`, see `ObservedAssembly.end`.
+        """
         self.ended = True
-        self.sent += called
+        if called:
+            self.sent += 1
         # `open` gives the assembly its ledger, input and model. All of them are known only now.
         self.instrumentation.observed.open(
             assembly,
@@ -495,6 +503,7 @@ class ModelCall(TrackedRun):
             held_events=self.held_events,
             allowed_edits=self.allowed_edits if called else (),
         )
+        # A call of a model ends its assembly now. Without one, the assembly ended with its last step, if it has a step.
         ended_ns = None if called and not self.ends_before_client_span else assembly.done_ns or None
         assembly.end(error, stays=stays, called=called, ended_ns=ended_ns)
 

@@ -266,6 +266,7 @@ class GraphPosition:
         return invoking_agent._replace(conversation=conversation)
 
     def is_source_of(self, messages: Sequence[Any]) -> bool:
+        """Return True if messages come from the graph's state."""
         return bool(self.messages) and _overlaps(self.messages, messages)
 
     def call_for_reducer(
@@ -529,7 +530,11 @@ def _uses_output(call: PreparedCall, messages: Sequence[Any]) -> bool:
 
 
 def _overlaps(sources: Sequence[Any], messages: Sequence[Any], *, by_identity: bool = False) -> bool:
-    """Return True if messages contain an object of `sources`, or a copy of the last source among their last two."""
+    """Return True if messages contain an object of `sources` (not empty), or a copy of the last one near their end.
+
+    A program may copy the newest message into a prompt, and add one message after it. Older messages are not compared
+    by content, because short texts recur in a conversation.
+    """
     source_ids = set(map(id, sources))
     return any(map(source_ids.__contains__, map(id, messages))) or (
         not by_identity and any(same_content(sources[-1], message) for message in messages[-2:])
