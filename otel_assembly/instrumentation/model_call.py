@@ -434,8 +434,8 @@ class ModelCall(TrackedRun):
     def _add_step(self, report: StepReport, step: ObservedStep | None = None, started_ns: int | None = None) -> bool:
         """Add a step, whose output is all messages of the call after it; return False if telemetry is off.
 
-        `step` is the reducer's open step. If it is given, the assembly is None if the call has ended since the step was
-        opened; the step is then in the call only, and not recorded.
+        `step` is the reducer's open step. The assembly is None only if the call has ended since that step was opened;
+        then the step is added, but not recorded.
         """
         step = step or self.begin_step(report, started_ns)
         if step is None:

@@ -58,7 +58,7 @@ def client_hook(
     """Return the hook of a client's function that sends requests; see `run_hook` for the arguments.
 
     While one such function is hooked, the prompts of this library's assemblers are remembered (`own_prompts`), so that
-    a request which sends one is not recorded a second time, and calls are linked to the spans of other libraries.
+    a request that sends one is not recorded a second time, and spans of model calls are linked to their assemblies.
     """
     hook = run_hook(call_of, attach_to_stream)
 
