@@ -179,7 +179,7 @@ class Context:
         return budget if self.budget_ratio == 1 else max(1, math.floor(budget * self.budget_ratio + 1e-9))
 
     def with_budget_ratio(self, budget_ratio: float) -> Self:
-        """Return a copy of this context, for the same conversation, with another share of the budgets for policies.
+        """Return a copy of this context, for the same conversation, with another `budget_ratio`.
 
         Raises:
             ConfigurationError: The ratio is not above 0 and at most 1.

@@ -356,7 +356,7 @@ class SubclassHook:
         self._lock = new_lock()
         self._visited: weakref.WeakSet[type] = weakref.WeakSet()
         self._instrumentation: weakref.ref[Instrumentation] | None = None
-        #: For each watched base class: the class, the name of the hooked method, the hook, and what it replaced.
+        #: For each watched base class: the class, the name of the hooked method, the hook, and the original attribute.
         self._definition_hooks: list[tuple[Any, str, Any, Any]] = []
 
     @classmethod

@@ -57,9 +57,9 @@ def reachable(endpoint: str, seconds: float = 2.0) -> str | None:
 
 
 def hint_at_file() -> None:
-    """Do what is left after the setup by ``opentelemetry-instrument``, which calls this entry point then.
+    """Install the flush on SIGTERM if `OTEL_ASSEMBLY_FLUSH_ON_SIGTERM` is set, and warn if no Collector is listening.
 
-    Install the flush on SIGTERM if `OTEL_ASSEMBLY_FLUSH_ON_SIGTERM` is set, and warn if no Collector is listening.
+    ``opentelemetry-instrument`` calls this entry point after its own setup.
     """
     if os.environ.get(OTEL_ASSEMBLY_FLUSH_ON_SIGTERM):
         from otel_assembly.telemetry.flushing import flush_on_sigterm_if_set  # only imported if needed

@@ -361,7 +361,7 @@ class Snapshot(PromptState):
         return lasting_exits(self.steps, step.index) if self.step_like(step) is not None else ()
 
 
-#: What was sent before the first assembly of a ledger.
+#: The snapshot of a ledger without an assembly.
 NOTHING_SENT: Final = Snapshot((), (), NumberedHistory(ListHistory(), ItemIds()), ListHistory().view(), (), ())
 
 

@@ -153,7 +153,7 @@ class _InAutoGen(Shape, AssembledChatCompletionContext):
 
         Raises:
             ConfigurationError: The configuration is invalid, or the context is no instance of the expected class. For
-                other components, AutoGen raises errors of its own.
+                other components, AutoGen raises the error.
         """
         component = read_form(ComponentModel, model, "component") if isinstance(model, dict) else model
         context_class = named_in(CONTEXTS, component.provider)

@@ -118,7 +118,7 @@ class Office:
         self.messages[0].clear()
 
 
-#: Calls that reach the client's request function each in its own way. The others reach it as one of these does.
+#: One call for each different way to the client's request function.
 DIFFERENT = {"openai create", "openai streamed", "openai async", "responses create", "responses stream"}
 DIFFERENT |= {"anthropic create", "anthropic stream", "anthropic async", "gemini create", "gemini async streamed"}
 DIFFERENT |= {"bedrock converse", "bedrock converse_stream", "invoke invoke_model", "litellm completion"}
