@@ -253,7 +253,7 @@ class OpenAllocation:
         metrics = self._emitter.metrics
         agent, framed = metrics.agent(*self._agent)
         if isinstance(error, ContextOverflowError):
-            metrics.add(catalogue.BUDGET_OVERFLOWS, 1, framed, self._context)
+            metrics.record(catalogue.BUDGET_OVERFLOWS, 1, framed, self._context)
             if error.budget:
                 metrics.record(catalogue.BUDGET_UTILIZATION, error.needed / error.budget, agent, self._context)
                 if error.fixed is not None:
@@ -276,8 +276,8 @@ class OpenAllocation:
             tokens[item.reason.value] += item.tokens
         for reason, count in counted.items():
             attributes = {**agent, names.POLICY_NAME: metrics.policy_name(ALLOCATOR), names.DECISION_REASON: reason}
-            metrics.add(catalogue.ITEMS_DROPPED, count, attributes, self._context)
-            metrics.add(catalogue.TOKENS_DROPPED, tokens[reason], attributes, self._context)
+            metrics.record(catalogue.ITEMS_DROPPED, count, attributes, self._context)
+            metrics.record(catalogue.TOKENS_DROPPED, tokens[reason], attributes, self._context)
 
 
 def _kinds(allocation: Allocation) -> Mapping[str, list[Any]]:

@@ -119,6 +119,19 @@ def assembly_attributes(
     return attributes
 
 
+#: The attributes for the fields of `StepTotals`, in their order.
+_STEP_TOTALS: Final = (
+    names.TOKENS_IN,
+    names.TOKENS_OUT,
+    names.EVENTS_INJECTED,
+    names.INJECTED_TOKENS,
+    names.DROPPED_COUNT,
+    names.DROPPED_TOKENS,
+    names.COMPACTED_COUNT,
+    names.COMPACTED_TOKENS,
+)
+
+
 def step_attributes(record: Record, step: Step, departed: Iterable[ItemGroup], halts: int) -> Attributes:
     """Return the attributes that an ``apply_policy`` span gets at its end, except the arrays that list items.
 
@@ -130,23 +143,13 @@ def step_attributes(record: Record, step: Step, departed: Iterable[ItemGroup], h
             newly_dropped += group.view.length
     # A policy that raised and was skipped passed its input on unchanged.
     out = step.error is None or record.error is None
-    tokens_in, tokens_out, injected, injected_tokens, dropped, dropped_tokens, compacted, compacted_tokens = (
-        record.step_totals[step.index]
-    )
     attributes: Attributes = {
-        names.TOKENS_IN: tokens_in,
-        names.TOKENS_OUT: tokens_out,
+        **dict(zip(_STEP_TOTALS, record.step_totals[step.index], strict=True)),
         names.EVENTS_IN: step.before.view.length,
         names.EVENTS_OUT: step.after.view.length if out else 0,
-        names.EVENTS_INJECTED: injected,
         names.PROMPTS_IN: len(step.before.prompts),
         names.PROMPTS_OUT: len(step.after.prompts) if out else 0,
-        names.DROPPED_COUNT: dropped,
         names.NEWLY_DROPPED_COUNT: newly_dropped,
-        names.DROPPED_TOKENS: dropped_tokens,
-        names.COMPACTED_COUNT: compacted,
-        names.COMPACTED_TOKENS: compacted_tokens,
-        names.INJECTED_TOKENS: injected_tokens,
         names.ALERTS_DELIVERED: len(step.alerts) if record.error is None else 0,
         names.HALTS_EMITTED: halts,
         names.OVERFLOWED: step.overflow is not None,

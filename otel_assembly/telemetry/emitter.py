@@ -11,6 +11,7 @@ import traceback
 import weakref
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import _logs, metrics, trace
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from opentelemetry._logs import Logger
     from opentelemetry.context import Context as OtelContext
-    from opentelemetry.metrics import Counter, Histogram, Meter
+    from opentelemetry.metrics import Meter
     from opentelemetry.trace import Span, Tracer
 
     from otel_assembly._internal.slices import Slices
@@ -47,7 +48,7 @@ _logger = logging.getLogger("otel_assembly")
 
 Attributes = dict[str, Any]
 #: A metric's name, a number, its attributes, and the context whose span an exemplar refers to.
-Point = tuple[str, float, dict[str, Any], "OtelContext"]
+Point = tuple[str, float, dict[str, Any], "OtelContext | None"]
 
 #: The bytes of an array element in OTLP's protobuf: this overhead plus the text. A count needs no more than the
 #: overhead, a negative number 13 bytes.
@@ -273,20 +274,17 @@ class Arrays:
 
     def chunks(self, limit: int = names.MAX_ARRAY_BYTES) -> Iterable[dict[str, list[Any]]]:
         """Return dicts of arrays with at most `limit` bytes: for the span, then for each ``list_items`` child span."""
-        room, whole = limit, dict[str, list[Any]]()
+        whole = dict[str, list[Any]]()
         for keys, columns in self.groups:
-            size = len(columns[0])
-            # Each entry needs at least a byte, so with more entries than bytes the arrays cannot fit.
-            if size > limit:
-                return self._split(limit)
-            if not size:
-                continue
-            for key, column in zip(keys, columns, strict=True):
-                # An upper bound: a character has at most four bytes in UTF-8.
-                is_text = isinstance(column[0], str)
-                room -= _OVERHEAD * size + 4 * sum(map(len, column)) if is_text else _NEGATIVE * size
-                whole[key] = column
-        return (whole,) if room >= 0 else self._split(limit)
+            if columns[0]:
+                whole.update(zip(keys, columns, strict=True))
+        entries = sum(map(len, whole.values()))
+        # An upper bound: an entry has at most `_NEGATIVE` bytes besides its text, and a character at most four.
+        if entries <= limit:
+            texts = map(str, chain.from_iterable(whole.values()))
+            if _NEGATIVE * entries + 4 * sum(map(len, texts)) <= limit:
+                return (whole,)
+        return self._split(limit)
 
     def _split(self, limit: int) -> Iterator[dict[str, list[Any]]]:
         chunk: dict[str, list[Any]] = {}
@@ -420,15 +418,14 @@ class Metrics:
 
     def __init__(self, meter: Meter, failed: Callable[[str, BaseException], None]) -> None:
         self._failed = failed
-        self._counters: dict[str, Counter] = {}
-        self._histograms: dict[str, Histogram] = {}
+        #: By metric, the method of its instrument that takes a value, its attributes and a context.
+        self._record: dict[str, Callable[[float, Attributes, OtelContext | None], None]] = {}
         for name, instrument, unit, brief, boundaries in INSTRUMENTS:
             if instrument == "counter":
-                self._counters[name] = meter.create_counter(name, unit, brief)
+                self._record[name] = meter.create_counter(name, unit, brief).add
             else:
-                self._histograms[name] = meter.create_histogram(
-                    name, unit, brief, explicit_bucket_boundaries_advisory=boundaries
-                )
+                buckets = meter.create_histogram(name, unit, brief, explicit_bucket_boundaries_advisory=boundaries)
+                self._record[name] = buckets.record
         self._agents: dict[tuple[str | None, str | None], tuple[Attributes, Attributes]] = {}
         self._watched: set[tuple[str, str]] = set()
         self.policy_name = Bounded()
@@ -440,22 +437,8 @@ class Metrics:
         self.session_type = Bounded()
         self.envelope_type = Bounded()
 
-    def add(self, metric: str, amount: float, attributes: dict[str, Any], context: OtelContext | None = None) -> None:
-        """Add to a counter.
-
-        Args:
-            metric: The metric's name.
-            amount: The number to add.
-            attributes: The attributes of the data point.
-            context: The context whose span an exemplar refers to; None for the current context.
-        """
-        try:
-            self._counters[metric].add(amount, attributes, context)
-        except Exception as error:  # noqa: BLE001  # a broken instrument must not prevent the others
-            self._failed("metrics", error)
-
-    def record(self, metric: str, value: float, attributes: dict[str, Any], context: OtelContext | None = None) -> None:
-        """Record a value in a histogram.
+    def record(self, metric: str, value: float, attributes: Attributes, context: OtelContext | None = None) -> None:
+        """Record a value of a metric: add it to the counter, or to the distribution of the histogram.
 
         Args:
             metric: The metric's name.
@@ -463,26 +446,19 @@ class Metrics:
             attributes: The attributes of the data point.
             context: The context whose span an exemplar refers to; None for the current context.
         """
-        try:
-            self._histograms[metric].record(value, attributes, context)
-        except Exception as error:  # noqa: BLE001
-            self._failed("metrics", error)
+        self.put([(metric, value, attributes, context)])
 
     def put(self, points: Iterable[Point]) -> None:
-        """Add to counters and record in histograms."""
-        counters, histograms = self._counters, self._histograms
+        """Record several values; the elements of a point are the arguments of `record`."""
         for metric, value, attributes, context in points:
             try:
-                if metric in histograms:
-                    histograms[metric].record(value, attributes, context)
-                else:
-                    counters[metric].add(value, attributes, context)
-            except Exception as error:  # noqa: BLE001  # as above
+                self._record[metric](value, attributes, context)
+            except Exception as error:  # noqa: BLE001  # a broken instrument must not prevent the others
                 self._failed("metrics", error)
 
     def count_failure(self, component: str) -> None:
         """Count a failure of telemetry; raise if the counter itself fails."""
-        self._counters[catalogue.TELEMETRY_ERRORS].add(1, {names.COMPONENT: component})
+        self._record[catalogue.TELEMETRY_ERRORS](1, {names.COMPONENT: component}, None)
 
     def named(self, agent_name: str | None) -> dict[str, Any]:
         """Return the metric attribute for an agent's name; empty if the agent has no name."""
@@ -503,8 +479,8 @@ class Metrics:
         key = (agent.get(names.GEN_AI_AGENT_NAME), both.get(names.FRAMEWORK))
         if key not in self._agents:
             self._agents[key] = agent, both
-            self.add(catalogue.BUDGET_OVERFLOWS, 0, both)
-            self.add(catalogue.HALTS, 0, both)
+            self.record(catalogue.BUDGET_OVERFLOWS, 0, both)
+            self.record(catalogue.HALTS, 0, both)
         return self._agents[key]
 
     def session(self, session_type: str, expectations: Iterable[str]) -> dict[str, Any]:
@@ -514,5 +490,5 @@ class Metrics:
             key = (session[names.SESSION_TYPE], kind)
             if key not in self._watched:
                 self._watched.add(key)
-                self.add(catalogue.SESSION_VIOLATIONS, 0, {**session, names.VIOLATION_KIND: kind})
+                self.record(catalogue.SESSION_VIOLATIONS, 0, {**session, names.VIOLATION_KIND: kind})
         return session

@@ -103,7 +103,7 @@ class OpenTelemetryRecorder(AssemblyRecorder):
             if self._records():
                 instruments = self.emitter.metrics
                 _, both = instruments.agent(agent_name, framework)
-                instruments.add(
+                instruments.record(
                     catalogue.POLICY_DECLINED, 1, {**both, names.POLICY_NAME: instruments.policy_name(policy)}
                 )
 
@@ -138,7 +138,7 @@ class OpenTelemetryRecorder(AssemblyRecorder):
                     names.POLICY_NAME: instruments.policy_name(f"{role} {source}"),
                     names.ERROR_TYPE: instruments.error_type(error_type),
                 }
-                instruments.add(catalogue.POLICY_ERRORS, 1, attributes)
+                instruments.record(catalogue.POLICY_ERRORS, 1, attributes)
 
     def begin_run(
         self,

@@ -73,7 +73,7 @@ class SessionTelemetry:
         """Count a violated expectation (a time limit of the session), which this hub reported in the session's log."""
         with self._emitter.suppress_errors("metrics"):
             session = _metric_attributes(self._emitter, metadata)
-            self._emitter.metrics.add(catalogue.SESSION_VIOLATIONS, 1, {**session, names.VIOLATION_KIND: kind})
+            self._emitter.metrics.record(catalogue.SESSION_VIOLATIONS, 1, {**session, names.VIOLATION_KIND: kind})
 
     @contextmanager
     def detached(self) -> Iterator[None]:
@@ -275,7 +275,7 @@ class OpenPost(_OpenSpan):
         instruments = self._emitter.metrics
         attributes = _metric_attributes(self._emitter, self._metadata) if self._metadata is not None else {}
         attributes = {**attributes, names.POST_OUTCOME: self._outcome(error).value}
-        instruments.add(catalogue.SESSION_POSTS, 1, attributes, self._context)
+        instruments.record(catalogue.SESSION_POSTS, 1, attributes, self._context)
         instruments.record(catalogue.SESSION_POST_DURATION, seconds, attributes, self._context)
 
 

@@ -100,7 +100,7 @@ def put_refusal(
     """
     with emitter.suppress_errors("metrics"):
         _, both = emitter.metrics.agent(identity.agent_name, identity.framework)
-        emitter.metrics.add(catalogue.BUDGET_OVERFLOWS, 1, both, context)
+        emitter.metrics.record(catalogue.BUDGET_OVERFLOWS, 1, both, context)
     attributes: Attributes = {names.OVERFLOW_CAUSE: OverflowCause.PROVIDER.value}
     numbers = ""
     if window is not None and tokens is not None and tokens > window:
@@ -171,7 +171,7 @@ def put_halts(
     suppress_errors = emitter.suppress_errors
     with suppress_errors("metrics"):
         _, both = emitter.metrics.agent(identity.agent_name, identity.framework)
-        emitter.metrics.add(catalogue.HALTS, len(halts), both, context)
+        emitter.metrics.record(catalogue.HALTS, len(halts), both, context)
     spans = [span] if span.is_recording() else []
     if run is not None:
         run.halted = True

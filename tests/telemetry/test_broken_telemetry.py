@@ -186,7 +186,7 @@ async def test_a_raising_meter_costs_no_prompt_and_no_span(point, warnings):
 async def test_one_raising_instrument_costs_no_other(warnings):
     telemetry = RecordedTelemetry()
     telemetry.recorder.emitter.prepare()
-    telemetry.recorder.emitter.metrics._histograms["assembly.duration"].record = fail
+    telemetry.recorder.emitter.metrics._record["assembly.duration"] = fail
     await prompts_of(telemetry.recorder)
     assert telemetry.metric("assembly.input.tokens").count == 4
     assert telemetry.metric("assembly.telemetry.errors", component="metrics") == 4
