@@ -219,6 +219,15 @@ class View(EventSequence):
         """Return the positions of all items, in order."""
         return map(self.column.positions.__getitem__, chain.from_iterable(starmap(range, self.runs)))
 
+    def select(self, items: Sequence[Any]) -> list[Any]:
+        """Return the entries at this view's positions, of a list with one entry per position of the history."""
+        positions, found = self.column.positions, list[Any]()
+        for start, stop in self.runs:
+            first, last = positions[start], positions[stop - 1]
+            are_consecutive = last - first == stop - 1 - start
+            found += items[first : last + 1] if are_consecutive else map(items.__getitem__, positions[start:stop])
+        return found
+
     def backward(self) -> Iterator[int]:
         """Return the positions of all items, from the newest on."""
         indexes = chain.from_iterable(map(reversed, starmap(range, reversed(self.runs))))

@@ -123,8 +123,7 @@ class Record:
     def events_out(self) -> list[Any]:
         """The events to send. Of an input list, the objects of this assembly: a later list may have other objects."""
         view, given = self.sent.view, self.ledger_input.given
-        events = given if given and view.history is self.ledger_input.view.history else view.history.events
-        return list(map(events.__getitem__, view.positions()))
+        return view.select(given if given and view.history is self.ledger_input.view.history else view.history.events)
 
     @property
     def made(self) -> set[int]:

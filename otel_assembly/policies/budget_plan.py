@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import replace
-from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from otel_assembly.budget.rule import BYTES_PER_TOKEN
@@ -92,16 +91,16 @@ class BudgetPlan:
         self.newest_tokens = sum(map(tokens, self.newest))
         self.left_out: set[int] = set()
         self.summaries: list[int] = []
-        #: The tokens of each part of the fixed content, by the name of the part.
-        self._costs = dict(zip(map("prompt[{}]".format, count()), map(meter.prompt, prompts), strict=False))
-        self._costs |= {
+        self._prompts = list(map(meter.prompt, prompts))
+        #: The tokens of each part of the fixed content without prompts, by the name of the part.
+        self._costs = {
             "tool_schemas": meter.tools(context.tools),
             "reply_priming": meter.priming,
             "leading_system": sum(map(table.tokens, map(view.position, range(self.leading)))),
             "pending_tool_calls": sum(map(table.tokens, self.pending)),
             "newest_request": sum(map(tokens, fixed.difference(self.pending))),
         }
-        self.fixed = sum(self._costs.values())
+        self.fixed = sum(self._prompts) + sum(self._costs.values())
         self.free = budget - self.fixed
         self._user_first = context.provider_rules(history.provider).is_user_first
         opening = opening_request(view, (*fixed, *self.newest)) if self._user_first else []
@@ -115,7 +114,8 @@ class BudgetPlan:
     @property
     def costs(self) -> dict[str, int]:
         """The tokens of each part of the fixed content, by the name of the part, without parts of 0 tokens."""
-        return {name: tokens for name, tokens in self._costs.items() if tokens}
+        costs = {f"prompt[{number}]": tokens for number, tokens in enumerate(self._prompts)} | self._costs
+        return {name: tokens for name, tokens in costs.items() if tokens}
 
     def tokens(self, position: int) -> int:
         """Return an event's tokens, or those of its shortened version."""
