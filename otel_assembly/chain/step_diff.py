@@ -232,23 +232,23 @@ def _may_extend(
 
 
 def _number(step: Step, new: Sequence[Any], ledger: Ledger, has_copies: bool) -> list[int]:
-    """Return an item id for each event that is not in the input: a restored one, the previous turn's, or a new one."""
+    """Return an item id for each event that is not in the input: a restored one, the previous turn's, or a new one.
+
+    An object that an earlier step removed is restored. An event is also that of the previous turn, or else a restored
+    one, if it is a copy of it.
+    """
     used: set[int] = set()
     read: Read = ledger.facts_of if has_copies else lambda _: None  # an event without facts has no copies
-    restored, previous = _restored(step, new, used), _created_before(step, ledger)
-    matched: list[int | None] = [None] * len(new)
-    if previous:
+    items = _restored(step, new, used)
+    if previous := _created_before(step, ledger):
         matched = EventMatcher([event for event, _ in previous], read=read, by_id=False).match(new)
-    unknown = [event for event, at in zip(new, matched, strict=True) if at is None and not restored.get(id(event))]
-    for identity, copies in _restored(step, unknown, used, read).items():
-        restored.setdefault(identity, []).extend(copies)
-    items: list[int] = []
-    for event, at in zip(new, matched, strict=True):
-        if restored.get(id(event)):
-            items.append(restored[id(event)].pop(0))
-        else:
-            items.append(previous[at][1] if at is not None else next(ledger.created_ids))
-    return items
+        for place, at in enumerate(matched):
+            if items[place] is None and at is not None:
+                items[place] = previous[at][1]
+    unknown = [place for place, item in enumerate(items) if item is None]
+    for place, item in zip(unknown, _restored(step, [new[at] for at in unknown], used, read), strict=True):
+        items[place] = item
+    return [next(ledger.created_ids) if item is None else item for item in items]
 
 
 def _created_before(step: Step, ledger: Ledger) -> Sequence[tuple[Any, int]]:
@@ -273,35 +273,36 @@ def _created_before(step: Step, ledger: Ledger) -> Sequence[tuple[Any, int]]:
     ]
 
 
-def _restored(step: Step, events: Sequence[Any], used: set[int], read: Read | None = None) -> dict[int, list[int]]:
-    """Find new output events that an earlier step of this assembly removed and this step restored.
+def _restored(step: Step, events: Sequence[Any], used: set[int], read: Read | None = None) -> list[int | None]:
+    """Return for each new output event the item id of an event that an earlier step removed and this step restored.
 
     Restored items of the assembly's input are appended to `step.restored_items`. Items in `used` were found before;
     items that are found now are added to it. Without `read`, which reads an event to find copies, only the same objects
-    are found. The result has the item ids by the `id()` of the event, one for each time that the event is restored.
+    are found.
     """
+    items: list[int | None] = [None] * len(events)
     if not (events and any(earlier.exits for earlier in step.earlier)):
-        return {}
-    first, item_ids, restored = step.earlier[0], step.before.numbered.item_ids, dict[int, list[int]]()
+        return items
+    source, item_ids = step.earlier[0].before, step.before.numbered.item_ids
     created = [pair for earlier in step.earlier for pair in earlier.created_events]
-    inputs = first.before.numbered.event_index()
+    inputs = source.numbered.event_index()
     creations = EventIndex([event for event, _ in created], lambda at: read(created[at][0]) if read else None)
-    for event in events:
-        facts = None if read is None else read(event)
+    for place, event in enumerate(events):
         if read is None:
             positions, places = inputs.of_object(event), creations.of_object(event)
-        elif facts is not None:
+        elif (facts := read(event)) is not None:
             positions, places = inputs.copies_of(event, facts), creations.copies_of(event, facts)
         else:
             continue
-        input_items = [first.before.numbered.item_ids.of(at) for at in positions if first.before.view.holds(at)]
+        input_items = [source.numbered.item_ids.of(at) for at in positions if source.view.holds(at)]
         for item in (*input_items, *(created[at][1] for at in places)):
             if item not in used and not any(map(step.before.view.holds, item_ids.find([item]))):
                 used.add(item)
-                restored.setdefault(id(event), []).append(item)
-                step.restored_items = (*step.restored_items, item) if item in input_items else step.restored_items
+                items[place] = item
+                if item in input_items:
+                    step.restored_items += (item,)
                 break
-    return restored
+    return items
 
 
 def write_compactions(step: Step, compactions: Sequence[Compaction], ledger: Ledger) -> None:
