@@ -378,10 +378,9 @@ def keep_from(
     Returns:
         The kept events, and the verdicts: on dropped events, and on older events that were kept.
     """
-    older, runs = set[int](), [(cut, view.length)]
-    for position in (*essential.request, *essential.pending, *essential.newest, *summaries):
-        if first <= view.index_of(position) < cut:
-            older.add(position)
+    runs, kept_from = [(cut, view.length)], view.position(cut) if cut < view.length else view.end
+    essentials = (*essential.request, *essential.pending, *essential.newest, *summaries)
+    older = {position for position in essentials if position < kept_from and first <= view.index_of(position)}
     if left_out:
         runs = difference(runs, view.runs_at(left_out))
     if first or older:
