@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from functools import partial
-from itertools import count, groupby
+from itertools import count, groupby, islice
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
@@ -23,12 +23,14 @@ from otel_assembly.history.history import History, ListHistory, text_digest
 from otel_assembly.history.read_events import ReadEvent, ReadEvents
 from otel_assembly.history.view import Run, View, difference, to_runs
 from otel_assembly.ledger.rearranged import (
+    absent_ids,
     changed_created_items,
     created_ids,
     known_ids,
     number_read_events,
     replace_copies,
     unchanged_exported,
+    window,
 )
 from otel_assembly.ledger.snapshot import (
     FIRST_MADE,
@@ -45,7 +47,7 @@ from otel_assembly.matching.rotation import COMPARED_WHOLE, ComparedMessages
 from otel_assembly.messages.content_snapshot import DescribedEvent, DescribedEvents, contents, equal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from otel_assembly._internal.slices import Slices
     from otel_assembly.context import Context
@@ -224,7 +226,7 @@ class Ledger:
         if new := old.objects[known:]:  # `objects` has the new messages already, and the history not yet
             created = self.last.created if self.observed else []
             item_ids = created_ids(created, old, new, self.facts_of) if created else [None] * len(new)
-            yield from self._read_into(old, new, item_ids)
+            yield from self._read_into(old, new, item_ids, iter(()))
             if created:
                 places = {item: at for at, item in enumerate(item_ids, known) if item is not None}
                 self.exported = difference(self.exported, changed_created_items(self.last, old, places))
@@ -233,26 +235,38 @@ class Ledger:
     def _open_rearranged(self, old: NumberedHistory, events: list[Any]) -> Slices[LedgerInput]:
         """Open a list that is not the last list with messages appended: read all of it into a new history."""
         numbered = InputList(ListHistory(), ItemIds(), objects=events)
-        yield from self._read_into(numbered, events, None)
-        sent = self.last if self.observed else NOTHING_SENT
-        self._number(numbered, known_ids(old, events, sent, self.facts_of))
+        kept, known = window(old, events) if not self.observed else ([], iter(()))
+        yield from self._read_into(numbered, events, None, known)
+        if kept:
+            for start, stop in kept:
+                numbered.item_ids.extend_from(old.item_ids, start, stop)
+            self._number(numbered, absent_ids(old, kept, events[numbered.item_ids.end :], self.facts_of))
+        else:
+            sent = self.last if self.observed else NOTHING_SENT
+            self._number(numbered, known_ids(old, events, sent, self.facts_of))
         self._forget_absent(old, numbered)
         self._numbered = numbered
         return LedgerInput(numbered, numbered.history.view(), events)
 
     def _read_into(
-        self, source: InputList, events: Sequence[Any], item_ids: Sequence[int | None] | None
+        self,
+        source: InputList,
+        events: Sequence[Any],
+        item_ids: Sequence[int | None] | None,
+        known: Iterator[DescribedEvent],
     ) -> Slices[None]:
         """Read events, and append them to a list; append none if one cannot be read.
 
-        `item_ids` has the item id of each event, None for a new item. If it is None, no item ids are set yet.
+        `item_ids` has the item id of each event, None for a new item. If it is None, no item ids are set yet. `known`
+        are the first of the events if they were read before.
         """
         self.described.serve(len(source.history.events) + len(events))
         read: list[DescribedEvent] = []
         for start in range(0, len(events), SLICE):
             if start:
                 yield
-            read += map(self.described.of, events[start : start + SLICE])
+            read += islice(known, min(SLICE, len(events) - start))
+            read += map(self.described.of, events[len(read) : start + SLICE])
         for start in range(0, len(events), SLICE):
             if start:
                 yield

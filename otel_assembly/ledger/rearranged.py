@@ -7,19 +7,19 @@ the previous list contained keeps its item id at any position.
 from __future__ import annotations
 
 from functools import partial
-from itertools import chain, starmap
-from operator import attrgetter, is_
+from itertools import chain, compress, count, starmap
+from operator import attrgetter, is_, ne
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.history.read_events import ReadEvents, ReadHistory
 from otel_assembly.history.view import difference, intersection, merged, to_runs
 from otel_assembly.ledger.snapshot import NOTHING_SENT, InputList, ItemIds
-from otel_assembly.matching.event_index import EventMatcher
+from otel_assembly.matching.event_index import EventIndex, EventMatcher
 from otel_assembly.matching.sequence_diff import diff_sequences
 from otel_assembly.messages.content_snapshot import DescribedEvent, changed, contents, equal, readable, says_the_same
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from otel_assembly._internal.slices import Slices
     from otel_assembly.history.view import Run
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _FACTS: Final = attrgetter("facts")
 #: The number of messages whose contents are compared in one slice.
 _COMPARED: Final = 2_048
+#: The number of messages at which a window of the last list is assumed to continue.
+_CUTS: Final = 8
 
 
 def replace_copies(known: InputList, events: list[Any], described: DescribedEvents) -> Slices[bool]:
@@ -70,6 +72,45 @@ def replace_copies(known: InputList, events: list[Any], described: DescribedEven
     return True
 
 
+def window(last: NumberedHistory, events: list[Any]) -> tuple[list[Run], Iterator[DescribedEvent]]:
+    """Return which messages of the last list a list begins with, if it is a window of that list, and these messages.
+
+    A window lacks older messages: a program may load only the newest messages of a conversation, or its first and its
+    newest ones. So the list begins with ``last[:front] + last[cut:]``. Its messages are the same objects, or else
+    copies, and their content is that of the last list.
+
+    Returns:
+        The positions in the last list, as runs, and the messages as they were read; both empty for all other lists.
+    """
+    if not isinstance(last, InputList):
+        return [], iter(())
+    old, before, now = last.history.events, last.contents, contents(events)
+    front, cut = _find_window(before, now) or (0, len(old))
+    runs, first, facts = merged([(0, front), (cut, len(old))]), events[: front + len(old) - cut], last.history.facts
+    positions = list(chain.from_iterable(starmap(range, runs)))
+    places = dict(zip(map(id, old), range(len(old)), strict=True))
+    is_window = (
+        readable(first)
+        and all(map(is_, map(type, map(old.__getitem__, positions)), map(type, first)))
+        # Of several messages with equal content, the window may have another one than was found.
+        and list(map(places.get, map(id, first), positions)) == positions
+    )
+    return (runs, (DescribedEvent(before[at], facts(at)) for at in positions)) if is_window else ([], iter(()))
+
+
+def _find_window(before: Sequence[Any], now: Sequence[Any]) -> Run | None:
+    """Return ``(front, cut)`` if `now` begins with ``before[:front] + before[cut:]``; the comparisons run in C."""
+    try:
+        front = cut = next(compress(count(), map(ne, before, now)), min(len(before), len(now)))
+        for _ in range(_CUTS):
+            cut = before.index(now[front], cut + 1)
+            if before[cut:] == now[front : front + len(before) - cut]:
+                return front, cut
+    except Exception:  # noqa: BLE001  # there is no such message, or the ``__eq__`` of a framework's type failed
+        return None
+    return None
+
+
 def known_ids(old: NumberedHistory, events: list[Any], sent: Snapshot, read: Read) -> list[int | None]:
     """Return the item id of each event that the input `old` or the previous output `sent` contained; None for others.
 
@@ -87,6 +128,15 @@ def known_ids(old: NumberedHistory, events: list[Any], sent: Snapshot, read: Rea
             for place, item_id in zip(places, find_ids([events[place] for place in places], read), strict=True):
                 item_ids[place] = None if item_id in used else item_id
     return item_ids
+
+
+def absent_ids(old: NumberedHistory, kept: Sequence[Run], events: list[Any], read: Read) -> list[int | None]:
+    """Return the item id of each event that the previous input contained at no position of `kept`; None for others."""
+    history = old.history
+    absent = list(chain.from_iterable(starmap(range, difference([(0, len(history.events))], kept))))
+    index = EventIndex([history.events[at] for at in absent], lambda place: history.facts(absent[place]))
+    matches = EventMatcher(index.events, index=index, read=read).match(events)
+    return [None if at is None else old.item_ids.of(absent[at]) for at in matches]
 
 
 def _input_ids(old: NumberedHistory, events: list[Any], read: Read) -> list[int | None]:
