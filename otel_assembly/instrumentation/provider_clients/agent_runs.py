@@ -56,17 +56,16 @@ class AgentRun(ConversationRun):
             yield
 
     def take_framework_reductions(self, messages: Sequence[Any]) -> tuple[list[Any], list[StepReport]]:
-        """Take the reports of the run's reducers, and return the messages of a call before them, and the reports."""
-        of_history = DEFERRED_REDUCTIONS.take(self.history)
-        of_call = DEFERRED_REDUCTIONS.take(self.invoking_agent)
-        for report in of_history:  # for the other calls of the run
+        """Return the messages of a call before the run's reducers removed some, and the reports of these reducers."""
+        history_reports = DEFERRED_REDUCTIONS.take(self.history)
+        call_reports = DEFERRED_REDUCTIONS.take(self.invoking_agent)
+        for report in history_reports:  # the later calls of the run record these reports, too
             DEFERRED_REDUCTIONS.put(self.history, report.repeated())
+        # The framework has converted its messages for the client, and `undo` needs the objects of the request.
         sent = {message_keys(message).fingerprint: message for message in messages}
-        for report in (*of_history, *of_call):
-            before, after = (
-                [sent.get(message_keys(message).fingerprint, message) for message in reported]
-                for reported in (report.before, report.after or ())
-            )
+        for report in (*history_reports, *call_reports):
+            before = [sent.get(message_keys(message).fingerprint, message) for message in report.before]
+            after = [sent.get(message_keys(message).fingerprint, message) for message in report.after or ()]
             DEFERRED_REDUCTIONS.put(self.invoking_agent, replace(report, before=before, after=after))
         return DEFERRED_REDUCTIONS.undo(self.invoking_agent, messages)
 

@@ -64,7 +64,8 @@ def answer_text(answer: ProviderAnswer | None) -> str | None:
     texts: list[str] = []
     for message in answer.messages if answer is not None else ():
         if isinstance(message, dict) and message.get("type") in (None, "message"):
-            texts += part_texts(message["content"] if message.get("content") is not None else message.get("parts"))
+            content = message.get("content")
+            texts += part_texts(message.get("parts") if content is None else content)  # Gemini's messages have parts
     return "".join(texts) if texts else None
 
 
@@ -91,7 +92,7 @@ def _tokens(usage: Any, names: Iterable[str]) -> int | None:
 def _body(answer: Any) -> Any:
     """Return the body of a raw response, which has an `http_response`; any other answer unchanged.
 
-    The body of a stream that is not read yet is left to the program: None.
+    The result is None for a stream that is not read yet, because only the program may read it.
     """
     response = getattr(answer, "http_response", None)
     if response is None:
@@ -102,7 +103,7 @@ def _body(answer: Any) -> Any:
         return None
 
 
-def _said(text: str) -> dict[str, Any]:
+def _assistant_message(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text}
 
 
@@ -112,17 +113,17 @@ def _said(text: str) -> dict[str, Any]:
 def read_chat_answer(answer: Any) -> ProviderAnswer | None:
     """Read an answer of OpenAI's Chat Completions API or of one that completes a text."""
     answer = _body(answer)
-    choices: list[list[Any]] = []
+    choices: list[list[Any]] = []  # the messages of each choice
     for choice in _list(answer, "choices"):
         message, text = plain(_get(choice, "message")), _get(choice, "text")
         if not isinstance(message, dict):
-            message = _said(text) if isinstance(text, str) else None
+            message = _assistant_message(text) if isinstance(text, str) else None
         choices.append([message] if message else [])
     if not choices:
         text = _str(answer, "completion")  # Anthropic's older API
-        return None if text is None else ProviderAnswer([_said(text)], _str(answer, "id"))
+        return None if text is None else ProviderAnswer([_assistant_message(text)], _str(answer, "id"))
     tokens = _tokens(_get(answer, "usage"), _CHAT_TOKENS)
-    return ProviderAnswer(choices[0], _str(answer, "id"), (), tokens, tuple(choices[1:]))
+    return ProviderAnswer(choices[0], _str(answer, "id"), input_tokens=tokens, alternatives=tuple(choices[1:]))
 
 
 def read_responses_answer(answer: Any) -> ProviderAnswer | None:
@@ -138,6 +139,7 @@ def read_responses_answer(answer: Any) -> ProviderAnswer | None:
 
 
 def _compactions(items: Iterable[Any]) -> tuple[Mapping[str, Any], ...]:
+    """Return the items, or content blocks, with which a provider replaces messages that it compacted."""
     return tuple(item for item in items if isinstance(item, dict) and item.get("type") == "compaction")
 
 
@@ -174,7 +176,7 @@ def read_generate_content_answer(answer: Any) -> ProviderAnswer | None:
     if not choices:
         return None
     tokens = _tokens(_get(answer, "usageMetadata"), _GEMINI_TOKENS)
-    return ProviderAnswer(choices[0], _str(answer, "responseId"), (), tokens, tuple(choices[1:]))
+    return ProviderAnswer(choices[0], _str(answer, "responseId"), input_tokens=tokens, alternatives=tuple(choices[1:]))
 
 
 def read_converse_answer(answer: Any) -> ProviderAnswer | None:
@@ -197,11 +199,12 @@ def read_invoke_model_answer(answer: Any) -> ProviderAnswer | None:
         if found is not None:
             return found
     results = _list(body, "outputs") or _list(body, "results") or [body]  # Mistral, Titan, Llama
-    texts = [text for key in ("text", *_TEXT_KEYS) for result in results if (text := _str(result, key)) is not None]
-    if not texts:
+    texts = [_str(result, key) for key in ("text", *_TEXT_KEYS) for result in results]
+    choices = [[_assistant_message(text)] for text in texts if text is not None]
+    if not choices:
         return None
     tokens = _tokens(body, ("prompt_token_count", "inputTextTokenCount"))
-    return ProviderAnswer([_said(texts[0])], input_tokens=tokens, alternatives=tuple([_said(t)] for t in texts[1:]))
+    return ProviderAnswer(choices[0], input_tokens=tokens, alternatives=tuple(choices[1:]))
 
 
 def _ollama_message(answer: Any) -> dict[str, Any] | None:
@@ -209,7 +212,7 @@ def _ollama_message(answer: Any) -> dict[str, Any] | None:
     message, text = plain(_get(answer, "message")), _str(answer, "response")
     if isinstance(message, dict):
         return message
-    return None if text is None else _said(text)
+    return None if text is None else _assistant_message(text)
 
 
 def read_ollama_answer(answer: Any) -> ProviderAnswer | None:
@@ -228,11 +231,14 @@ def read_cohere_answer(answer: Any) -> ProviderAnswer | None:
 
 
 class _Pieces(list[str]):
-    """The pieces of a text."""
+    """The pieces of a text. They are joined once at the end, because to append to a text copies it (`_joined`)."""
 
 
 def _merge(total: dict[str, Any], delta: Mapping[str, Any]) -> None:
-    """Add a delta of OpenAI's chat to the part of the message that has arrived."""
+    """Add a delta, such as one of OpenAI's chat, to the part of the message that has arrived.
+
+    Texts are appended, dicts and lists are merged item by item, and other values replace the earlier ones.
+    """
     for key, value in delta.items():
         old = total.get(key)
         if value is None:
@@ -266,16 +272,18 @@ def _merge_item(items: list[Any], delta: Any) -> None:
         items.append(delta)
         return
     index, item_id = delta.get("index"), delta.get("id")
-    continued: dict[str, Any] | None = None
-    if index is not None or item_id or "function" in delta:
-        same_index = (item for item in reversed(items) if isinstance(item, dict) and item.get("index") == index)
-        continued = next((item for item in same_index if not item_id or item.get("id") in (None, item_id)), None)
-    if continued is None:
-        items.append(continued := {})
-    _merge(continued, delta)
+    can_continue = index is not None or item_id or "function" in delta
+    for item in reversed(items) if can_continue else ():
+        has_same_index = isinstance(item, dict) and item.get("index") == index
+        if has_same_index and (not item_id or item.get("id") in (None, item_id)):
+            _merge(item, delta)
+            return
+    items.append(new_item := dict[str, Any]())
+    _merge(new_item, delta)
 
 
 def _joined(value: Any) -> Any:
+    """Return a merged value with its texts joined, and without the indexes that only streams have."""
     if isinstance(value, _Pieces):
         return "".join(value)
     if isinstance(value, dict):
@@ -312,7 +320,8 @@ class ChatCollector:
         if not any(self._choices.values()):
             return None
         choices = [[self._message(self._choices[index])] for index in sorted(self._choices)]
-        return ProviderAnswer(choices[0], self._id, (), self._input_tokens, tuple(choices[1:]))
+        alternatives = tuple(choices[1:])
+        return ProviderAnswer(choices[0], self._id, input_tokens=self._input_tokens, alternatives=alternatives)
 
     @staticmethod
     def _message(draft: dict[str, Any]) -> dict[str, Any]:
@@ -393,10 +402,10 @@ class ResponsesCollector:
         kind = getattr(kind, "value", kind)  # litellm's types are those of an enumeration
         if not isinstance(kind, str):
             return
-        delta = _RESPONSE_DELTAS.get(kind)
         index = _get(chunk, "output_index")
-        if delta is not None:
-            part, text = _get(chunk, delta[1]) if delta[1] else 0, _get(chunk, "delta")
+        if kind in _RESPONSE_DELTAS:
+            _, part_index_key, _, _ = _RESPONSE_DELTAS[kind]
+            part, text = _get(chunk, part_index_key) if part_index_key else 0, _get(chunk, "delta")
             if isinstance(index, int) and isinstance(part, int) and isinstance(text, str):
                 self._texts.setdefault((index, kind, part), []).append(text)
         elif kind in {"response.output_item.added", "response.output_item.done"}:
@@ -417,15 +426,15 @@ class ResponsesCollector:
             return None
         items = {index: item if index in self._done else dict(item) for index, item in self._items.items()}
         for (index, kind, part_index), pieces in sorted(self._texts.items()):
-            if index in self._done:
+            if index in self._done:  # the item came whole
                 continue
-            key, parts_key, part_type, text_key = _RESPONSE_DELTAS[kind]
+            field, part_index_key, part_type, part_field = _RESPONSE_DELTAS[kind]
             item, text = items.setdefault(index, {"type": "message", "role": "assistant"}), "".join(pieces)
-            if not parts_key:
-                item[key] = text
-            elif item.get("type") != "message" or key == "content":
-                parts = item[key] = list(_list(item, key))
-                parts[part_index:] = [{"type": part_type, text_key: text}]
+            if not part_index_key:
+                item[field] = text
+            elif item.get("type") != "message" or field == "content":
+                parts = item[field] = list(_list(item, field))
+                parts[part_index:] = [{"type": part_type, part_field: text}]
         messages = [items[index] for index in sorted(items)]
         tokens = self._whole.input_tokens if self._whole is not None else None
         return ProviderAnswer(messages, self._id, _compactions(messages), tokens)
@@ -543,7 +552,8 @@ class GenerateContentCollector:
             return None
         if len(self._chunks) > 1:
             choices.append(list(self._chunks))
-        return ProviderAnswer(choices[0], self._id, (), self._input_tokens, tuple(choices[1:]))
+        alternatives = tuple(choices[1:])
+        return ProviderAnswer(choices[0], self._id, input_tokens=self._input_tokens, alternatives=alternatives)
 
 
 def _is_text(part: Mapping[str, Any]) -> bool:
@@ -572,13 +582,14 @@ class ConverseCollector:
     @staticmethod
     def _add_delta(block: dict[str, Any], delta: dict[str, Any]) -> None:
         reasoning = delta.get("reasoningContent")
-        if isinstance(reasoning, dict):
+        if isinstance(reasoning, dict):  # in a whole message, `reasoningText` contains the text and the signature
             text = {key: reasoning[key] for key in ("text", "signature") if key in reasoning}
             other = {key: value for key, value in reasoning.items() if key not in text}
-            delta = {**delta, "reasoningContent": {**other, **({"reasoningText": text} if text else {})}}
+            delta = {**delta, "reasoningContent": other | ({"reasoningText": text} if text else {})}
         delta = {key: value for key, value in delta.items() if key not in _UNREAD_DELTAS}
-        if isinstance(delta.get("toolUse"), dict) and "toolUseId" in delta["toolUse"]:
-            block["toolUse"] = {"input": "", **delta["toolUse"]}
+        tool_use = delta.get("toolUse")
+        if isinstance(tool_use, dict) and "toolUseId" in tool_use:  # the start of a call; its input comes in pieces
+            block["toolUse"] = {"input": "", **tool_use}
             return
         _merge(block, delta)
 
@@ -610,20 +621,18 @@ class InvokeModelCollector:
             return
         metrics = _get(event, "amazon-bedrock-invocationMetrics")
         self._input_tokens = self._input_tokens or _tokens(metrics, ("inputTokenCount",))
-        if self._collector is None:
-            self._collector = self._collector_of(event)
+        if self._collector is None:  # the first event shows the form
+            if isinstance(event.get("type"), str):
+                self._collector = MessagesCollector()
+            elif any(key.startswith(("messageSt", "contentBlock")) for key in event):  # Nova
+                self._collector = ConverseCollector()
+            else:
+                self._collector = ChatCollector()
         text = next((event[key] for key in _TEXT_KEYS if isinstance(event.get(key), str)), None)
         outputs = _list(event, "outputs")
         if outputs:  # Mistral
             text = _str(outputs[0], "text")
         self._collector.add(event if text is None else {"completion": text})
-
-    @staticmethod
-    def _collector_of(event: dict[str, Any]) -> AnswerCollector:
-        if isinstance(event.get("type"), str):
-            return MessagesCollector()
-        is_nova = any(key.startswith(("messageSt", "contentBlock")) for key in event)
-        return ConverseCollector() if is_nova else ChatCollector()
 
     def answer(self) -> ProviderAnswer | None:
         if self._collector is None:

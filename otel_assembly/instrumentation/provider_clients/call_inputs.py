@@ -33,24 +33,25 @@ def input_of(match: ParentMatch, request: ProviderRequest) -> tuple[list[Any], b
     before = parent.messages
     if match.evidence.is_stored:
         stored = [*before, *parent.answer_messages]
-        is_complete = bool(messages) and bool(stored) and messages[0] is stored[0]
-        return ([*messages] if is_complete else [*stored, *messages]), False
-    end = match.answer_index if match.answer_index >= 0 else len(messages)
-    if end >= len(before) and messages[: len(before)] == before:
+        has_stored = bool(messages) and bool(stored) and messages[0] is stored[0]
+        return ([*messages] if has_stored else [*stored, *messages]), False
+    first_new = match.answer_index if match.answer_index >= 0 else len(messages)
+    if first_new >= len(before) and messages[: len(before)] == before:
         return [*messages], False
-    positions = positions_in(parent, messages[:end])
-    sent = {
-        position: messages[index]
-        for index, position in enumerate(positions)
-        if position >= 0 and (messages[index] is before[position] or _reads_the_same(before[position], messages[index]))
-    }
-    kept = [index for index, position in enumerate(positions) if position in sent]
-    if match.answer_index < 0 or (kept and positions[kept[-1]] == len(before) - 1):
-        end = kept[-1] + 1 if kept else 0
-    first_moved = len(before)
-    new_messages = messages[end:]
+    positions = positions_in(parent, messages[:first_new])
+    sent = {}  # the parent's messages that the request has, by their index in `before`
+    last_sent = -1  # the index of the last of them in the request
+    for index, position in enumerate(positions):
+        message = messages[index]
+        if position >= 0 and (message is before[position] or _reads_the_same(before[position], message)):
+            sent[position], last_sent = message, index
+    # Messages between the parent's and its answer are injected ones; but new ones if the parent's end is not removed.
+    if match.answer_index < 0 or (last_sent >= 0 and positions[last_sent] == len(before) - 1):
+        first_new = last_sent + 1
+    new_messages = messages[first_new:]
     # Messages that the program appends to each request, such as a reminder, are behind the new messages now.
-    while first_moved - 1 not in sent and first_moved and before[first_moved - 1] in new_messages:
+    first_moved = len(before)
+    while first_moved and first_moved - 1 not in sent and before[first_moved - 1] in new_messages:
         first_moved -= 1
     complete = [sent.get(position, before[position]) for position in range(first_moved)] + new_messages
     return complete, [*map(id, complete)] != [*map(id, messages)]
@@ -65,10 +66,10 @@ def _reads_the_same(before: Any, after: Any) -> bool:
 
 
 def take_messages(call: RecordedCall, messages: Sequence[Any], match: ParentMatch) -> int:
-    """Set the messages of a call, and return the size of those that are new. Messages of the parent are shared."""
+    """Set the messages of a call, and return the size of those that are not shared with its parent."""
     parent = match.parent
-    positions: Sequence[int] = [-1] * len(messages)
-    if parent is not None and match.evidence.is_stored:
+    positions: Sequence[int] = [-1] * len(messages)  # of the request's messages among the parent's
+    if parent is not None and match.evidence.is_stored:  # the request has the new messages only
         call.share_messages(parent)
         call.messages += parent.answer_messages
         call.fingerprints += [message_keys(message).fingerprint for message in parent.answer_messages]
@@ -80,7 +81,7 @@ def take_messages(call: RecordedCall, messages: Sequence[Any], match: ParentMatc
     elif parent is not None:
         end = match.answer_index if match.answer_index >= 0 else len(messages)
         positions = [*positions_in(parent, messages[:end]), *[-1] * (len(messages) - end)]
-    added = 0
+    added_size = 0
     for message, position in zip(messages, positions, strict=True):
         if parent is not None and position >= 0 and parent.messages[position] == message:
             call.messages.append(parent.messages[position])
@@ -90,8 +91,8 @@ def take_messages(call: RecordedCall, messages: Sequence[Any], match: ParentMatc
             call.messages.append(copied(message))
             call.fingerprints.append(message_keys(message).fingerprint)
             call.sizes.append(_size_of(message))
-            added += call.sizes[-1]
-    return added
+            added_size += call.sizes[-1]
+    return added_size
 
 
 def positions_in(parent: RecordedCall, messages: Sequence[Any]) -> list[int]:
@@ -108,21 +109,22 @@ def positions_in(parent: RecordedCall, messages: Sequence[Any]) -> list[int]:
     positions = [*range(head), *[-1] * (end - head), *range(len(before) - tail, len(before))]
     if head == end:
         return positions
-    others: dict[int, list[int]] = {}  # the positions of the parent's other messages, by fingerprint
+    unmatched: dict[int, list[int]] = {}  # the positions of the parent's other messages, by fingerprint
     for position in range(head, len(before) - tail):
         if position < end and before[position] == messages[position]:
             positions[position] = position
         else:
-            others.setdefault(parent.fingerprints[position], []).append(position)
+            unmatched.setdefault(parent.fingerprints[position], []).append(position)
     for index in range(head, end):
-        if positions[index] < 0 and (found := others.get(message_keys(messages[index]).fingerprint)):
-            positions[index] = found.pop(0)
+        if positions[index] < 0 and (same := unmatched.get(message_keys(messages[index]).fingerprint)):
+            positions[index] = same.pop(0)
     return positions
 
 
 def common_length(left: Iterable[Any], right: Iterable[Any], shorter: int) -> int:
-    """Return how many items at the start of two sequences are equal, of which the shorter one has this length."""
-    return next(compress(count(), map(ne, left, right)), shorter)  # in C, because conversations can be long
+    """Return how many items at the start of two sequences are equal; `shorter` is the length of the shorter one."""
+    # The index of the first difference. No Python code runs for each item, because conversations can be long.
+    return next(compress(count(), map(ne, left, right)), shorter)
 
 
 def _size_of(message: Any) -> int:

@@ -23,7 +23,6 @@ from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
@@ -135,16 +134,14 @@ class ProviderCall(ClientCall):
         parent_input, has_omissions = input_of(match, body)
         model_messages = parent_input if is_stored_by_provider else body.messages
         # The framework's reducers, or else the program, can report what the input was before they reduced it.
-        call_input, reports = (parent_input, []) if run is None else run.take_framework_reductions(body.messages)
-        program_reports: Sequence[StepReport] = ()
+        call_input, program_reports = parent_input, list[StepReport]()
+        unreduced, reports = (parent_input, []) if run is None else run.take_framework_reductions(body.messages)
         if reports:  # the framework's reducers got these messages, so the program has no others
-            has_omissions = False
-        else:
-            call_input = parent_input
-            if PROGRAM_REDUCTIONS.get():
-                call_input, program_reports = take_program_reductions(
-                    model_messages, conversation.id, call_input=parent_input, read=_without_prompts
-                )
+            call_input, has_omissions = unreduced, False
+        elif PROGRAM_REDUCTIONS.get():
+            call_input, program_reports = take_program_reductions(
+                model_messages, conversation.id, call_input=parent_input, read=_without_prompts
+            )
         prompts = body.prompts if match.parent is None else list(match.parent.prompts)
         with context_value(PROGRAM_REDUCTIONS, ()):  # `ModelCall` takes no reports, because they are taken already
             call = ModelCall(
@@ -160,7 +157,7 @@ class ProviderCall(ClientCall):
             reports.append(replace(report, attempts=_attempts(summarizers)))
         for report in reports:
             call.replay_deferred(report)
-        # Differences between the last report's output and the request are the step `caller`.
+        # `call.out` is the output of the last report. Its differences from the request are the step `caller`.
         if program_reports:
             has_omissions = not same_objects(call.out, model_messages)
         elif is_stored_by_provider:  # the provider has the other messages, so the model reads what the steps left
@@ -278,8 +275,8 @@ def _is_inside_recorded_call() -> bool:
 
 
 def _added(before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
-    known = set(map(id, before))
-    return [message for message in after if id(message) not in known]
+    before_ids = set(map(id, before))
+    return [message for message in after if id(message) not in before_ids]
 
 
 def _without_prompts(messages: Sequence[Any]) -> list[Any]:
@@ -293,11 +290,11 @@ def _summarizers(added: Sequence[Any], recorded: RecordedCall) -> dict[int, list
 
 
 def _attempts(summarizers: Mapping[int, Sequence[RecordedCall]]) -> list[SummarizerAttempt]:
-    """Return what earlier calls, whose answers are quoted as summaries, did for the step that uses the summaries."""
+    """Return the earlier calls whose answers are quoted as summaries, for the report of the step with the summaries."""
     return [
         SummarizerAttempt(
-            Attempt(summarizer.model or "model", 1, 0, 0),
-            partial(count_tokens, messages=summarizer.messages),
+            Attempt(summarizer.model or "model", number=1, target=0, tokens_in=0),
+            partial(count_tokens, messages=summarizer.messages),  # counted when the step is recorded
             "\n".join(summarizer.answer_texts),
         )
         for calls in summarizers.values()
@@ -322,20 +319,23 @@ def omission_verdicts(before: Sequence[Any], after: Sequence[Any], summaries: Co
     position_of = {id(message): position for position, message in enumerate(before)}
     sent = set(map(id, after))
     verdicts = []
-    start = 0
-    runs = [(is_known, list(run)) for is_known, run in groupby(after, lambda message: id(message) in position_of)]
-    for index, (is_known, run) in enumerate(runs):
-        if is_known:
-            start = position_of[id(run[-1])] + 1
+    start = 0  # the position in `before` after the last kept message
+    added: list[Any] = []  # the new messages after the last kept message
+    for message in after:
+        position = position_of.get(id(message))
+        if position is None:
+            added.append(message)
             continue
-        end = position_of[id(runs[index + 1][1][0])] if index + 1 < len(runs) else len(before)
-        omitted = [message for message in before[start:end] if id(message) not in sent]
-        verdicts += _replacements(omitted, run, summaries)
-    return verdicts
+        if added:
+            omitted = [message for message in before[start:position] if id(message) not in sent]
+            verdicts += _replacements(omitted, added, summaries)
+        start, added = position + 1, []
+    omitted = [message for message in before[start:] if id(message) not in sent]
+    return verdicts + _replacements(omitted, added, summaries)
 
 
 def _replacements(omitted: list[Any], added: list[Any], summaries: Collection[int]) -> list[Verdict]:
-    """Return the verdicts on omitted messages that stood where the program added others."""
+    """Return the verdicts on messages that a program omitted between two kept messages, where it added others."""
     verdicts = []
     by_result = {tuple(describe(message).closes): message for message in omitted if describe(message).closes}
     same_count = len(omitted) == len(added)

@@ -178,6 +178,7 @@ def current_conversation() -> NamedConversation:
     conversation_id, agent = named.id or named.find_id(), named.agent
     if conversation_id is not None and agent is not None:
         return NamedConversation(conversation_id, agent)
+    # Each further source adds the names that are still missing.
     if (run := RUN.get()) is not None:
         conversation_id, agent = conversation_id or run.identity.conversation_id, agent or run.identity.agent_name
     for span in enclosing_spans(trace.get_current_span()):

@@ -73,7 +73,7 @@ def message_keys(message: Any) -> MessageKeys:
     if facts is None:
         return MessageKeys(hash(repr(message)))
     texts = tuple(filter(None, map(normalized, facts.texts)))
-    media = tuple(_leaves(message)) if facts.media_tokens else ()
+    media = tuple(_leaves(message)) if facts.media_tokens else ()  # `texts` do not contain the data of images
     fingerprint = hash((str(facts.kind), texts, tuple(facts.opens), tuple(facts.closes), media))
     if facts.kind not in _ANSWER_KINDS:
         return MessageKeys(fingerprint, is_result=bool(facts.closes))
@@ -126,9 +126,10 @@ def size_of(message: Any) -> int:
 
 
 def _call_key(call: Any) -> AnswerKey:
+    """Return the key of a tool call. Ids that are counters, or the tool's name, recur in other answers."""
     arguments = normalized(call.arguments)
-    generated = _ID_SEPARATORS.split(call.id)[-1]
-    is_generated = len(generated) >= _GENERATED_ID_LENGTH and not generated.isdigit() and call.id != call.name
+    id_end = _ID_SEPARATORS.split(call.id)[-1]
+    is_generated = len(id_end) >= _GENERATED_ID_LENGTH and not id_end.isdigit() and call.id != call.name
     return AnswerKey(
         hash(("call", call.id, call.name, arguments)),
         is_generated,
@@ -140,12 +141,12 @@ def without_reasoning(message: Any) -> Any:
     """Return a message without reasoning: the same object if it has none."""
     if not isinstance(message, dict):
         return message
-    found: dict[str, Any] = {key: None for key in THOUGHT_KEYS if isinstance(message.get(key), str)}
+    changed: dict[str, Any] = {key: None for key in THOUGHT_KEYS if isinstance(message.get(key), str)}
     for key in _CONTENT_KEYS:
         parts = message.get(key)
         if isinstance(parts, list) and any(map(_is_reasoning, parts)):
-            found[key] = [part for part in parts if not _is_reasoning(part)]
-    return {**message, **found} if found else message
+            changed[key] = [part for part in parts if not _is_reasoning(part)]
+    return {**message, **changed} if changed else message
 
 
 def _is_reasoning(part: Any) -> bool:

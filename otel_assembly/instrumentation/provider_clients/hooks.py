@@ -37,6 +37,7 @@ _ACTIVE: Final[set[Instrumentation]] = set()
 
 
 def _remember_own_prompts(instrumentation: Instrumentation) -> None:
+    """Remember the prompts of this library's assemblers until the instrumentation ends."""
     if instrumentation in _ACTIVE:
         return
     if not _ACTIVE:
@@ -104,7 +105,7 @@ def _openai_call(
 
 
 def _attach_to_items(attribute: str, call: ProviderCall, answer: Any) -> bool:
-    """Follow a stream to its end, or until the program closes it; `attribute` has what the stream iterates over."""
+    """Pass the items of a stream to the call, and end the call with the stream; `attribute` contains the iterator."""
     items = getattr(answer, attribute, None)
     if items is not None:
         setattr(answer, attribute, track_stream(call, items))
@@ -220,7 +221,8 @@ def _attach_to_body(call: ProviderCall, body: Any) -> bool:
             raise
         call.on_chunk(content)
         is_complete = str(body._amount_read) == str(body._content_length)  # noqa: SLF001  # botocore's
-        if is_complete or not content or argument(args, kwargs, 0, "amt") is None:
+        reads_all = argument(args, kwargs, 0, "amt") is None
+        if is_complete or reads_all or not content:
             call.end()
         return content
 

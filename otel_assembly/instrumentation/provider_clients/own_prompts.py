@@ -69,7 +69,8 @@ class OwnPrompts:
             return None
         sent = "\n".join(map(_uniform, (*request.prompts, *newest)))
         for prompt in reversed(self._unsent):
-            if any(text in newest[-1] for text in prompt.newest) and all(text in sent for text in prompt.texts):
+            ends_alike = any(text in newest[-1] for text in prompt.newest)
+            if ends_alike and all(text in sent for text in prompt.texts):
                 with suppress(ValueError):  # another thread has claimed it
                     self._unsent.remove(prompt)
                     return prompt
@@ -99,7 +100,7 @@ def _uniform(text: str) -> str:
 
 
 def _texts(messages: Sequence[Any]) -> list[str]:
-    """Return the texts that each conversion keeps: no reasoning, no tool calls, and no results without a call."""
+    """Return the texts that each provider's format has: no reasoning, no tool calls, and no results without a call."""
     texts: list[str] = []
     open_calls: set[str] = set()
     for message in messages:

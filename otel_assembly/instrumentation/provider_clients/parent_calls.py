@@ -148,10 +148,11 @@ class ParentCalls:
             choices = [call.answer_messages, *answer.alternatives]
             messages = [message for choice in choices for message in choice]
             call.answer_texts = [text.strip() for text in map(answer_text, messages) if text.strip()]
-            before, call.answer_size = call.answer_size, sum(map(size_of, messages))
-            call.size += call.answer_size - before
-            if call.number in self._calls:
-                self._size += call.answer_size - before
+            answer_size = sum(map(size_of, messages))
+            growth, call.answer_size = answer_size - call.answer_size, answer_size
+            call.size += growth
+            if call.number in self._calls:  # the call is not forgotten
+                self._size += growth
                 if answer.id:
                     self._index.add(call, (Evidence.RESPONSE_ID, answer.id))
                 if call.stored_conversation_id:
@@ -165,10 +166,9 @@ class ParentCalls:
             call.has_failed = True
 
     def quoted_calls(self, messages: Sequence[Any], *, besides: RecordedCall | None) -> list[RecordedCall]:
-        """Return the earlier calls whose answer is contained in one of these messages: the messages are summaries.
+        """Return the recent calls whose answer is contained in one of these messages: the message is a summary.
 
-        The assistant's own messages are ignored: they are edited answers. The call `besides` is not considered; usually
-        it is the call with this request.
+        The assistant's own messages are ignored: they are edited answers. `besides` is the call that has the messages.
         """
         texts = []
         for message in messages:
@@ -191,14 +191,15 @@ class ParentCalls:
         ]
 
     def _forget_calls(self) -> None:
+        """Forget the oldest calls, except the newest call, until all limits are met."""
         oldest_time = self._clock() - _AGE
         while len(self._calls) > 1:
-            number, call = next(iter(self._calls.items()))
-            if len(self._calls) <= _CALLS and self._size <= _SIZE and call.time >= oldest_time:
+            number, oldest = next(iter(self._calls.items()))
+            if len(self._calls) <= _CALLS and self._size <= _SIZE and oldest.time >= oldest_time:
                 return
             del self._calls[number]
-            self._size -= call.size
-            for child in call.children:
+            self._size -= oldest.size
+            for child in oldest.children:  # the messages that they share count in their size now
                 self._size += child.parent_forgotten()
-            call.children = []
-            self._index.remove(call)
+            oldest.children = []
+            self._index.remove(oldest)

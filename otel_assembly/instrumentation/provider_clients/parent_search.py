@@ -138,15 +138,15 @@ class _Search:
             if call.messages[-1] == front or call.fingerprints[-1] == self.keys(answer_index - 1).fingerprint:
                 kept = len(call.messages)
             elif (fingerprint := self.keys(answer_index - 1).fingerprint) in call.fingerprints:
-                kept = len(call.fingerprints) - call.fingerprints[::-1].index(fingerprint)
+                kept = len(call.fingerprints) - call.fingerprints[::-1].index(fingerprint)  # the last equal message
             if kept:
                 overlap = self._overlap(call, kept, answer_index)
-            elif self._is_rewritten(call, answer_index):
+            elif self._is_rewritten(call, answer_index):  # the rewritten message counts as equal
                 kept = len(call.messages)
                 overlap = 1 + self._overlap(call, kept - 1, answer_index - 1)
             equal = slice(kept - overlap, kept)
-            sizes = dict(zip(call.fingerprints[equal], call.sizes[equal], strict=True))
-            size = sum(sizes.values()) - len(sizes) * SIZE_OF_MESSAGE
+            size_of_each = dict(zip(call.fingerprints[equal], call.sizes[equal], strict=True))  # equal ones count once
+            size = sum(size_of_each.values()) - len(size_of_each) * SIZE_OF_MESSAGE
         return _Candidate(call, answer_index, kept, overlap, is_unique, self.is_near(call), size + answer_size)
 
     def _is_rewritten(self, call: RecordedCall, answer_index: int) -> bool:
@@ -157,14 +157,14 @@ class _Search:
         front, last = facts_of(self.messages[answer_index - 1]), facts_of(call.messages[-1])
         if front is None or last is None or str(front.kind) != str(last.kind):
             return False
-        if not front.closes or tuple(front.closes) != tuple(last.closes):
-            kept, sent = normalized(" ".join(front.texts)), normalized(" ".join(last.texts))
-            if min(len(kept), len(sent)) < _REWRITTEN_LENGTH or not (
-                f" {kept} " in f" {sent} " or f" {sent} " in f" {kept} "
-            ):
+        is_same_result = bool(front.closes) and tuple(front.closes) == tuple(last.closes)
+        if not is_same_result:
+            text, last_text = normalized(" ".join(front.texts)), normalized(" ".join(last.texts))
+            is_part = f" {text} " in f" {last_text} " or f" {last_text} " in f" {text} "  # with whole words
+            if min(len(text), len(last_text)) < _REWRITTEN_LENGTH or not is_part:
                 return False
-        before = min(len(call.messages), answer_index) - 1
-        return self._overlap(call, len(call.messages) - 1, answer_index - 1) >= min(before, _COMPARED)
+        count_before = min(len(call.messages), answer_index) - 1
+        return self._overlap(call, len(call.messages) - 1, answer_index - 1) >= min(count_before, _COMPARED)
 
     def _overlap(self, call: RecordedCall, kept: int, end: int) -> int:
         """Return how many messages in front of an index equal the last of the first `kept` messages of a call."""
@@ -193,27 +193,23 @@ class _Search:
         for name, has_property in PROPERTIES.items():
             if len(tied) > 1 and name in self.index.constant_properties:
                 tied = [c for c in tied if has_property(c.call, self.request, self.position)] or tied
-        remainder = tied[0].remainder
-        is_certain = tied[0].is_unique or not any(remainder) or self.position.conversation is not None
+        # If the request lacks none of its messages, the parent cannot cause a wrong report of dropped messages.
+        lacks_nothing = not any(tied[0].remainder)
+        is_certain = tied[0].is_unique or lacks_nothing or self.position.conversation is not None
         if len(tied) > 1 and len({id(candidate.call.thread) for candidate in tied}) == 1:
             tied = [candidate for candidate in tied if _is_latest(candidate.call)] or tied
-            remainder = tied[0].remainder
-        if any(candidate.remainder != remainder for candidate in tied) or (is_cut and not is_certain):
+        is_interchangeable = all(candidate.remainder == tied[0].remainder for candidate in tied)
+        if not is_interchangeable or (is_cut and not is_certain):
             return ParentMatch(None, evidence, tied[0].answer_index, is_unknown=True)
         chosen = max(tied, key=self._preference)
         return ParentMatch(chosen.call, evidence, chosen.answer_index)
 
     def _rank(self, candidate: _Candidate) -> tuple[bool | int, ...]:
+        """Return the strength of a candidate's evidence, as a tuple to compare; the first item counts most."""
         is_latest = self.position.conversation is not None and _is_latest(candidate.call)
-        is_whole = candidate.kept == len(candidate.call.messages)
-        return (
-            candidate.is_unique,
-            candidate.explains_all,
-            is_latest,
-            is_whole,
-            candidate.is_near,
-            candidate.overlap,
-        )
+        keeps_last = candidate.kept == len(candidate.call.messages)  # the program removed no messages at the end
+        all_explained = candidate.explains_all
+        return candidate.is_unique, all_explained, is_latest, keeps_last, candidate.is_near, candidate.overlap
 
     def _preference(self, candidate: _Candidate) -> tuple[bool | int, ...]:
         """Rank candidates with equal messages: each of them is right, but probably the same client goes on."""
@@ -249,6 +245,7 @@ def _find_by_answer(search: _Search) -> ParentMatch | None:
         candidates, is_cut = _answer_candidates(search, index, keys)
         if candidates:
             return search.best_of(candidates, Evidence.ANSWER, is_cut=is_cut)
+        # If no call of this process gave the newest answer, another process did, or the program wrote it.
         if answers == 1 and not any(search.index.calls_under(("answer", key.hash), None) for key in keys.answer_keys):
             search.index.has_foreign_answers = True
         if answers == _ANSWERS or search.has_examples:
@@ -257,12 +254,12 @@ def _find_by_answer(search: _Search) -> ParentMatch | None:
 
 
 def _answer_candidates(search: _Search, index: int, keys: MessageKeys) -> tuple[list[_Candidate], bool]:
-    """Return the calls that may have given an answer, and whether more of them are forgotten.
+    """Return the calls that may have given an answer, and True if the index has forgotten some of them.
 
     A program may have stored one answer as several messages (`start` to `index`), or several answers may follow each
     other. So the first search is made twice: with the answer from `start` on, and with the message at `index` only. It
-    finds calls whose last message (`front`) is directly in front of the answer. If there is none, `_loose_candidates`
-    finds calls with that answer after any messages.
+    finds calls whose last message is directly in front of the answer. If there is none, `_loose_candidates` finds calls
+    with that answer after any messages.
     """
     start = index  # of the consecutive assistant's messages, which need not be the answer to one call
     while start > 0 and index - start < _PIECES and search.keys(start - 1).is_from_assistant:
@@ -277,18 +274,17 @@ def _answer_candidates(search: _Search, index: int, keys: MessageKeys) -> tuple[
         if first == 0:
             continue
         front = search.keys(first - 1).fingerprint
+        index_keys = [("answer", key.hash, front) for key in answer_keys]
         found = {}
-        for key in answer_keys:
-            same_key = [*search.calls_under("answer", key.hash, front)]
+        for key, index_key in zip(answer_keys, index_keys, strict=True):
+            same_key = [*search.calls_under(*index_key)]
             for call in same_key:
                 is_unique = key.is_generated and len(same_key) == 1
                 candidate = search.candidate(call, first, size, is_unique=is_unique)
                 if _is_supported(search, candidate):
                     found[id(call)] = candidate
         if found:
-            is_cut = any(
-                search.index.is_full(("answer", key.hash, front), search.position.conversation) for key in answer_keys
-            )
+            is_cut = any(search.index.is_full(index_key, search.position.conversation) for index_key in index_keys)
             return [*found.values()], is_cut
     return _loose_candidates(search, range(start, index + 1), answer_keys, size)
 
@@ -296,14 +292,17 @@ def _answer_candidates(search: _Search, index: int, keys: MessageKeys) -> tuple[
 def _loose_candidates(
     search: _Search, answer: range, answer_keys: Sequence[Any], size: int
 ) -> tuple[list[_Candidate], bool]:
-    """Return the calls with an answer in front of which the request does not have their last message."""
+    """Return the calls that gave an answer, whatever is in front of it, and True if the index has forgotten some.
+
+    `answer` contains the indexes of the consecutive messages that may be the answer.
+    """
     found = []
     is_cut = False
     for key in answer_keys:
         same_key = [*search.calls_under("answer", key.hash)]
         is_full = search.index.is_full(("answer", key.hash), search.position.conversation)
         is_cut = is_cut or is_full
-        is_only = len({id(call.thread) for call in same_key}) == 1 and not is_full
+        is_one_conversation = len({id(call.thread) for call in same_key}) == 1 and not is_full
         for call in same_key:
             first = answer.stop - 1
             while first > answer.start and not _is_in_front(search, call, first):
@@ -311,19 +310,17 @@ def _loose_candidates(
             if not _is_in_front(search, call, first):
                 first = _start_of_answer(search, call, answer.stop - 1)
             # Nothing in front of a request's first message can contradict. But other processes give the same answers.
-            is_unique = key.is_generated or (key.is_distinctive and first == 0 and not search.index.has_foreign_answers)
-            found.append(search.candidate(call, first, size, is_unique=is_only and is_unique))
+            is_own_text = key.is_distinctive and first == 0 and not search.index.has_foreign_answers
+            is_unique = is_one_conversation and (key.is_generated or is_own_text)
+            found.append(search.candidate(call, first, size, is_unique=is_unique))
     supported = [candidate for candidate in found if _is_supported(search, candidate)]
-    # An answer without anything of the call in front of it must not be another call's as well.
-    threads = {id(candidate.call.thread) for candidate in found}
-    if len(threads) > 1:
-        supported = [
-            candidate for candidate in supported if candidate.overlap or candidate.is_unique or candidate.is_near
-        ]
+    if len({id(candidate.call.thread) for candidate in found}) > 1:  # then the answer alone is no evidence
+        supported = [c for c in supported if c.overlap or c.is_unique or c.is_near]
     return supported, is_cut
 
 
 def _is_in_front(search: _Search, call: RecordedCall, index: int) -> bool:
+    """Return True if one of the call's messages is directly in front of the message at an index."""
     return index > 0 and search.keys(index - 1).fingerprint in call.fingerprints
 
 
@@ -364,32 +361,33 @@ def _is_supported(search: _Search, candidate: _Candidate) -> bool:
         return False  # the call had sent this answer itself, as an example
     if candidate.is_near:
         return True
-    removed = len(call.messages) - candidate.kept
-    if removed > _REMOVED:
+    removed_count = len(call.messages) - candidate.kept
+    if removed_count > _REMOVED:
         return False
     is_long = candidate.overlap_size >= _LONG_OVERLAP
     if candidate.explains_all:
-        if removed == 0 or candidate.overlap == candidate.kept:
+        has_all_kept = candidate.overlap == candidate.kept
+        if removed_count == 0 or has_all_kept:
             return True
-        return is_long and removed <= _REMOVED_OF_WINDOW and not search.index.has_foreign_answers
-    is_whole = candidate.overlap == len(call.messages)
-    return (is_long or is_whole) and not (_follows_other_call(search, candidate) or _contradicts(search, candidate))
+        return is_long and removed_count <= _REMOVED_OF_WINDOW and not search.index.has_foreign_answers
+    has_all = candidate.overlap == len(call.messages)
+    return (is_long or has_all) and not (_follows_other_call(search, candidate) or _contradicts(search, candidate))
 
 
 def _contradicts(search: _Search, candidate: _Candidate) -> bool:
-    """Return True if most messages in front of the equal ones are unknown to the call, and answers are among them.
+    """Return True if most messages in front of the equal ones are not the call's, and answers are among them.
 
     A program that edits or summarizes messages keeps others; a summary is not an answer or a result.
     """
     stop = candidate.answer_index - candidate.overlap
-    keys = [search.keys(index) for index in range(max(0, stop - _CONTRADICTING), stop)]
+    all_keys = [search.keys(index) for index in range(max(0, stop - _CONTRADICTING), stop)]
     known = set(candidate.call.fingerprints)
-    unknown = [message for message in keys if message.fingerprint not in known]
-    return 2 * len(unknown) > len(keys) and any(message.is_from_assistant or message.is_result for message in unknown)
+    unknown = [keys for keys in all_keys if keys.fingerprint not in known]
+    return 2 * len(unknown) > len(all_keys) and any(keys.is_from_assistant or keys.is_result for keys in unknown)
 
 
 def _follows_other_call(search: _Search, candidate: _Candidate) -> bool:
-    """Return True if an answer in front of the equal messages was given by a call of another conversation.
+    """Return True if the last answer in front of the equal messages was given by calls of other conversations only.
 
     The messages are examples then, which the program made of the answers to independent calls.
     """
@@ -398,8 +396,8 @@ def _follows_other_call(search: _Search, candidate: _Candidate) -> bool:
         if not keys.answer_keys:
             continue
         front = search.keys(index - 1).fingerprint
-        givers = [call for key in keys.answer_keys for call in search.calls_under("answer", key.hash, front)]
-        if givers and all(call.thread is not candidate.call.thread for call in givers):
+        calls = [call for key in keys.answer_keys for call in search.calls_under("answer", key.hash, front)]
+        if calls and all(call.thread is not candidate.call.thread for call in calls):
             search.has_examples = True
         break
     return search.has_examples
@@ -419,25 +417,31 @@ def _find_by_failed_call(search: _Search) -> ParentMatch | None:
     if repeated:
         return ParentMatch(repeated[-1], Evidence.RETRY)
     shortened = [call for call in failed if _may_have_shortened(search, call)]
-    if len({tuple(call.fingerprints) for call in shortened}) > 1:
+    if len({tuple(call.fingerprints) for call in shortened}) > 1:  # calls with different messages
         return ParentMatch(None, Evidence.RETRY, is_unknown=True)
     return ParentMatch(shortened[-1], Evidence.RETRY) if shortened else None
 
 
 def _may_have_shortened(search: _Search, call: RecordedCall) -> bool:
-    """Return True if a request may be a part of a failed call: "Continue" alone is asked in many conversations."""
+    """Return True if a request may be a part of a failed call.
+
+    A short text such as "Continue" is sent in many conversations, so the request must be long, or near the call.
+    """
     positions = positions_in(call, search.messages)
     if -1 in positions:
         return False
-    sizes = {call.fingerprints[position]: call.sizes[position] - SIZE_OF_MESSAGE for position in positions}
-    return search.is_near(call) or sum(sizes.values()) >= _LONG_OVERLAP
+    size_of_each = {call.fingerprints[position]: call.sizes[position] - SIZE_OF_MESSAGE for position in positions}
+    return search.is_near(call) or sum(size_of_each.values()) >= _LONG_OVERLAP
 
 
 def _find_by_edited_answer(search: _Search) -> ParentMatch | None:
     """Find the call whose last messages are followed by an answer that resembles the call's answer."""
-    last = 0 if search.has_examples else len(search.messages) - 1
+    if search.has_examples:
+        return None
+    last = len(search.messages) - 1
     for index in range(last, max(0, last - _EDITED + 1), -1):
-        if not search.keys(index).answer_keys or search.keys(index - 1).answer_keys:
+        is_first_of_answer = search.keys(index).answer_keys and not search.keys(index - 1).answer_keys
+        if not is_first_of_answer:
             continue
         front = search.keys(index - 1).fingerprint
         candidates = []

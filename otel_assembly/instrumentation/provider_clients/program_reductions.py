@@ -125,12 +125,12 @@ def take_program_reductions(
     call_input: Sequence[Any] | None = None,
     read: Callable[[Sequence[Any]], Sequence[Any]] = list,
 ) -> tuple[list[Any], list[StepReport]]:
-    """Take the reports that belong to a model call, and return the input of the call before these reductions.
+    """Take the reports that belong to a model call. Return the call's input before them, and the reports, oldest first.
 
     One call takes a report: calls after it do not find the report again. If no call with the reduced messages follows,
     the report is dropped after eight other calls, after 16 newer reports, or with the context of its task or thread.
-    The reports that the call takes are returned too, oldest first. They are about all messages of the call:
-    `call_input` may have messages that the call lacks, although no reduction removed them.
+    The returned reports are about all messages of the call: `call_input` may have messages that the call lacks,
+    although no reduction removed them.
 
     Args:
         messages: The messages of the model call.
@@ -140,7 +140,7 @@ def take_program_reductions(
         read: Converts the messages of a report to the form of the call.
     """
     call_input = messages if call_input is None else call_input
-    current = [*messages]
+    current = [*messages]  # the call's messages before the reductions that the loop has undone
     undone: list[_UndoneReduction] = []
     for reduction in reversed(PROGRAM_REDUCTIONS.get()):
         report = reduction.report
@@ -161,15 +161,15 @@ def take_program_reductions(
             current = undone_reduction.before
     if not undone:
         return [*call_input], []
-    # Other messages that the program edited or added are not part of the input.
     summaries = [message for reduction in undone for message in reduction.added]
-    others = _without(_without(messages, call_input), summaries)
-    whole = current = _merged(_without(call_input, summaries), _without(current, others))
+    # Messages that the program edited or added without a report are not part of the input, nor of the steps.
+    unreported = _without(_without(messages, call_input), summaries)
+    whole = before_step = _merged(_without(call_input, summaries), _without(current, unreported))
     reports = []
     for reduction in reversed(undone):
-        reduced = _merged(_without(current, reduction.removed), _without(reduction.after, others))
-        reports.append(replace(reduction.report, before=current, after=reduced))
-        current = reduced
+        after_step = _merged(_without(before_step, reduction.removed), _without(reduction.after, unreported))
+        reports.append(replace(reduction.report, before=before_step, after=after_step))
+        before_step = after_step
     return whole, reports
 
 
@@ -204,28 +204,27 @@ def _undo(
     `current` are the call's messages after the reduction. `sent` has for each message of `after` the call's object, or
     None if the call lacks it.
     """
-    kept = _find_each(before, after)
+    kept = _find_each(before, after)  # for each message of `before`, the object in `after`; None if it was removed
     missing = [message for message, found in zip(before, kept, strict=True) if found is None]
-    still_there = _find_each(missing, _without(current, sent))
-    if missing and None not in still_there:
+    in_call = _find_each(missing, _without(current, sent))
+    if missing and None not in in_call:  # the call has all messages that the reduction removed
         return None
-    # The missing messages, as objects of the call if the call or its input has them.
-    known = _find_each(missing, _without(call_input, current))
-    missing = [
-        there or in_input or message for message, there, in_input in zip(missing, still_there, known, strict=True)
-    ]
-    sent_of, rest = dict(zip(map(id, after), sent, strict=True)), iter(missing)
-    original = [next(rest) if found is None else sent_of[id(found)] for found in kept]
-    removed = [message for message, there in zip(missing, still_there, strict=True) if there is None]
+    in_input = _find_each(missing, _without(call_input, current))
+    sent_of = dict(zip(map(id, after), sent, strict=True))
+    removed: list[Any] = []
+    original: list[Any] = []  # the messages of `before`, as objects of the call or its input if these have them
+    missing_objects = iter(zip(missing, in_call, in_input, strict=True))
+    for found in kept:
+        if found is not None:
+            original.append(sent_of[id(found)])
+            continue
+        message, call_object, input_object = next(missing_objects)
+        original.append(call_object or input_object or message)
+        if call_object is None:
+            removed.append(original[-1])
     added = _without(sent, [sent_of[id(message)] for message in kept if message is not None])
-    in_call = (*zip(before, original, strict=True), *zip(after, sent, strict=True))
-    objects = {id(reported): message for reported, message in in_call if message is not None}
-    list_before = _merged([message for message in original if message is not None], _without(current, added))
-    return _UndoneReduction(_with_objects(report, objects), list_before, current, removed, added)
-
-
-def _with_objects(report: StepReport, objects: Mapping[int, Any]) -> StepReport:
-    """Return a report whose verdicts refer to the objects of a call, by the `id` of the reported ones."""
+    pairs = (*zip(before, original, strict=True), *zip(after, sent, strict=True))
+    objects = {id(reported): message for reported, message in pairs if message is not None}
     verdicts = [
         replace(
             verdict,
@@ -234,11 +233,12 @@ def _with_objects(report: StepReport, objects: Mapping[int, Any]) -> StepReport:
         )
         for verdict in report.verdicts
     ]
-    return replace(report, verdicts=verdicts) if verdicts else report
+    list_before = _merged([message for message in original if message is not None], _without(current, added))
+    return _UndoneReduction(replace(report, verdicts=verdicts), list_before, current, removed, added)
 
 
 def _find_each(messages: Sequence[Any], known: Sequence[Any]) -> list[Any]:
-    """Return each message's object in another list; None if it is not there. Of equal ones, the last is found first."""
+    """Return for each message its object in `known`; None without one. Of equal objects, the last is found first."""
     if equal(list(known), list(messages)):
         return list(known)
     known_ids = set(map(id, known))
@@ -251,8 +251,8 @@ def _find_each(messages: Sequence[Any], known: Sequence[Any]) -> list[Any]:
         if id(message) not in taken:
             by_key[_key(message)].append(message)
     for position in range(len(messages) - 1, -1, -1):
-        if found[position] is None and (same := by_key.get(_key(messages[position]))):
-            found[position] = same.pop()
+        if found[position] is None and (same_key := by_key.get(_key(messages[position]))):
+            found[position] = same_key.pop()
     return found
 
 
@@ -268,10 +268,10 @@ def _key(message: Any) -> int:
 
 
 def _merged(earlier: Sequence[Any], now: Sequence[Any]) -> list[Any]:
-    """Return a list with the messages that are missing from it, each before the next one that is not."""
+    """Return `now` with the messages of `earlier` that it lacks, each in front of the next one that both lists have."""
     place_of = dict(zip(map(id, now), range(len(now)), strict=True))
     merged: list[Any] = []
-    start = 0
+    start = 0  # `now[:start]` is merged
     for message in earlier:
         place = place_of.get(id(message))
         if place is None:

@@ -203,9 +203,9 @@ class CallIndex:
         return hash((conversation, *key)) in self._full
 
     def add(self, call: RecordedCall, key: tuple[Any, ...]) -> None:
-        """Add a call under a key; in its named conversation, too."""
-        for scope in dict.fromkeys((None, call.conversation)):
-            hashed = hash((scope, *key))
+        """Add a call under a key, among all calls and among those of its named conversation."""
+        for conversation in dict.fromkeys((None, call.conversation)):
+            hashed = hash((conversation, *key))
             bucket = self._calls.setdefault(hashed, [])
             if call in bucket:
                 continue
@@ -229,9 +229,9 @@ class CallIndex:
                 self.add(call, ("answer", key, call.fingerprints[-1]))
         prefill = message_keys(call.messages[-1]).text if call.messages else ""
         if prefill and texts:  # the request ended with the beginning of the answer, and the program joins both
-            joined = normalized(answer_text(call.messages[-1]) + answer_text(messages[0]))
-            keys.append(text_key(joined).hash)
-            self.add(call, ("answer", keys[-1]))
+            joined_key = text_key(normalized(answer_text(call.messages[-1]) + answer_text(messages[0]))).hash
+            keys.append(joined_key)
+            self.add(call, ("answer", joined_key))
         call.answer_hashes.update(keys)
 
     def add_link(self, parent: RecordedCall, request: ProviderRequest, position: CallPosition) -> None:

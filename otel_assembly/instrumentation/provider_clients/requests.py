@@ -73,11 +73,13 @@ def plain(value: Any, depth: int = _OBJECT_DEPTH) -> Any:
 
     SDK objects can change, and to notice a change takes as long as to dump them again, so dumps are not cached.
     """
+    if isinstance(value, (dict, list)) and not depth:
+        return value
     if isinstance(value, dict):
-        changed = {key: new for key, item in value.items() if depth and (new := plain(item, depth - 1)) is not item}
+        changed = {key: new for key, item in value.items() if (new := plain(item, depth - 1)) is not item}
         return {**value, **changed} if changed else value
     if isinstance(value, list):
-        items = [plain(item, depth - 1) for item in value] if depth else value
+        items = [plain(item, depth - 1) for item in value]
         return value if all(map(is_, items, value)) else items
     cls = type(value)
     if not hasattr(cls, "model_dump"):
@@ -91,8 +93,8 @@ def plain(value: Any, depth: int = _OBJECT_DEPTH) -> Any:
 
 
 def _is_plain(messages: list[Any] | tuple[Any, ...]) -> bool:
-    """Return whether messages contain no SDK objects, as most requests; no Python code runs for each message."""
-    values: list[Any] | tuple[Any, ...] = messages
+    """Return True if messages contain no SDK objects, as most requests; no Python code runs for each message."""
+    values: list[Any] | tuple[Any, ...] = messages  # all values at one depth
     for _ in range(_OBJECT_DEPTH):
         if not values:
             return True
@@ -106,7 +108,7 @@ def _is_plain(messages: list[Any] | tuple[Any, ...]) -> bool:
 
 
 def _messages(value: object) -> list[Any] | None:
-    """Return messages as a new list of plain dicts; None for an iterator, which only the client may read."""
+    """Return a new list of messages without SDK objects; None for an iterator, which only the client may read."""
     if not isinstance(value, list | tuple):
         return None
     return list(value) if _is_plain(value) else [plain(message) for message in value]
@@ -118,15 +120,15 @@ def part_texts(content: object) -> list[str]:
         return [content]
     if not isinstance(content, list | tuple):
         return []
-    texts = [part if isinstance(part, str) else _part_text(part) for part in content]
-    return [text for text in texts if isinstance(text, str)]
-
-
-def _part_text(part: Any) -> Any:
-    part = plain(part)
-    if not isinstance(part, Mapping) or part.get("thought") is True or part.get("type") == "reasoning_text":
-        return None
-    return part.get("text")
+    texts = []
+    for part in content:
+        text = plain(part)
+        if isinstance(text, Mapping):
+            is_reasoning = text.get("thought") is True or text.get("type") == "reasoning_text"
+            text = None if is_reasoning else text.get("text")
+        if isinstance(text, str):
+            texts.append(text)
+    return texts
 
 
 def split_prompts(messages: list[Any]) -> tuple[list[str], list[Any]]:
@@ -165,6 +167,7 @@ def json_object(text: object) -> dict[str, Any] | None:
 def _request(
     body: Mapping[str, Any], messages: list[Any], prompts: list[str], tools: list[Any], **more: Any
 ) -> ProviderRequest:
+    """Return the request. `prompts` are those that are not messages; `more` are further fields of the request."""
     leading, rest = split_prompts(messages)
     return ProviderRequest(rest, prompts + leading, tools, more.pop("model", None) or _text(body.get("model")), **more)
 
@@ -195,8 +198,8 @@ def read_responses(body: Any, path: str = "") -> ProviderRequest | None:
     """Read a request of OpenAI's Responses API, also one that compacts a conversation."""
     if not isinstance(body, Mapping):
         return None
-    given = body.get("input")
-    messages = _messages([{"role": "user", "content": given}] if isinstance(given, str) else given or [])
+    call_input, instructions = body.get("input"), body.get("instructions")
+    messages = _messages([{"role": "user", "content": call_input}] if isinstance(call_input, str) else call_input or [])
     if messages is None:
         return None
     conversation = plain(body.get("conversation"))
@@ -206,7 +209,7 @@ def read_responses(body: Any, path: str = "") -> ProviderRequest | None:
     return _request(
         body,
         messages,
-        part_texts(body.get("instructions")) if isinstance(body.get("instructions"), str) else [],
+        [instructions] if isinstance(instructions, str) else [],
         _items(body.get("tools")),
         previous_response_id=_text(body.get("previous_response_id")),
         conversation_id=_text(conversation.get("id") if isinstance(conversation, dict) else conversation),
