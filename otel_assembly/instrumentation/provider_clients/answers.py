@@ -90,10 +90,7 @@ def _tokens(usage: Any, names: Iterable[str]) -> int | None:
 
 
 def _body(answer: Any) -> Any:
-    """Return the body of a raw response, which has an `http_response`; any other answer unchanged.
-
-    The result is None for a stream that is not read yet, because only the program may read it.
-    """
+    """Return an answer, or a raw response's body; None if that is a stream, which only the program may read."""
     response = getattr(answer, "http_response", None)
     if response is None:
         return answer
@@ -235,10 +232,7 @@ class _Pieces(list[str]):
 
 
 def _merge(total: dict[str, Any], delta: Mapping[str, Any]) -> None:
-    """Add a delta, such as one of OpenAI's chat, to the part of the message that has arrived.
-
-    Texts are appended, dicts and lists are merged item by item, and other values replace the earlier ones.
-    """
+    """Add a delta to the part of a message that has arrived: texts are appended, dicts and lists merged."""
     for key, value in delta.items():
         old = total.get(key)
         if value is None:

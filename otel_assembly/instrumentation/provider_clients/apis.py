@@ -39,11 +39,7 @@ _COMPLETIONS: Final = ProviderAPI(
     "completions", requests.read_completion, answers.read_chat_answer, answers.ChatCollector
 )
 _RESPONSES: Final = ProviderAPI(
-    "responses",
-    requests.read_responses,
-    answers.read_responses_answer,
-    answers.ResponsesCollector,
-    RESPONSES_CLIENT,
+    "responses", requests.read_responses, answers.read_responses_answer, answers.ResponsesCollector, RESPONSES_CLIENT
 )
 _COMPACT: Final = _RESPONSES._replace(name="responses_compact")
 _MESSAGES: Final = ProviderAPI(
@@ -111,10 +107,7 @@ def api_of_path(library: str, method: object, path: object) -> ProviderAPI | Non
 
 
 def api_of_operation(operation: object, params: Any = None) -> ProviderAPI | None:
-    """Return the API of an operation of botocore, or of a client's function; None if it makes no model call.
-
-    The parameters are those of the operation, if they are known.
-    """
+    """Return the API of an operation of botocore, or of a client's function; None if it makes no model call."""
     api = _OPERATIONS.get(operation) if isinstance(operation, str) else None
     model = params.get("modelId") if isinstance(params, dict) else None
     if api is _INVOKE_MODEL and isinstance(model, str) and any(part in model for part in _OTHER_MODELS):

@@ -36,18 +36,7 @@ if TYPE_CHECKING:
 _ACTIVE: Final[set[Instrumentation]] = set()
 
 
-def _remember_own_prompts(instrumentation: Instrumentation) -> None:
-    """Remember the prompts of this library's assemblers until the instrumentation ends."""
-    if instrumentation in _ACTIVE:
-        return
-    if not _ACTIVE:
-        assembly_listeners.append(OWN_PROMPTS.add)
-    _ACTIVE.add(instrumentation)
-    instrumentation.ends.add(partial(_forget_own_prompts, instrumentation))
-    instrumentation.watch_model_calls()
-
-
-def _forget_own_prompts(instrumentation: Instrumentation) -> None:
+def _deactivate(instrumentation: Instrumentation) -> None:
     _ACTIVE.discard(instrumentation)
     if not _ACTIVE:
         assembly_listeners.remove(OWN_PROMPTS.add)
@@ -64,7 +53,12 @@ def client_hook(
     hook = run_hook(call_of, attach_to_stream)
 
     def wrap(original: Callable[..., Any], instrumentation: Instrumentation) -> Callable[..., Any]:
-        _remember_own_prompts(instrumentation)
+        if instrumentation not in _ACTIVE:
+            if not _ACTIVE:
+                assembly_listeners.append(OWN_PROMPTS.add)
+            _ACTIVE.add(instrumentation)
+            instrumentation.ends.add(partial(_deactivate, instrumentation))
+            instrumentation.watch_model_calls()
         return hook(original, instrumentation)
 
     return wrap
@@ -230,10 +224,6 @@ def _attach_to_body(call: ProviderCall, body: Any) -> bool:
     return True
 
 
-def _attach_to_bedrock_answer(call: ProviderCall, answer: Any) -> bool:
-    return _attach_to_event_stream(call, answer) or _attach_to_body(call, answer.get("body"))
-
-
 def _end_with_events(call: ProviderCall, events: Iterator[Any]) -> Iterator[Any]:
     """Yield the events, and end the call after the last one, with an exception, or if the program closes the stream."""
     try:
@@ -247,7 +237,10 @@ def _end_with_events(call: ProviderCall, events: Iterator[Any]) -> Iterator[Any]
     call.end()
 
 
-bedrock_request: Final[Wrap] = client_hook(_bedrock_call, _attach_to_bedrock_answer)
+bedrock_request: Final[Wrap] = client_hook(
+    _bedrock_call,
+    lambda call, answer: _attach_to_event_stream(call, answer) or _attach_to_body(call, answer.get("body")),
+)
 
 
 hide_frames(globals())

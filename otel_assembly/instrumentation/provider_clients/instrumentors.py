@@ -25,8 +25,7 @@ class OpenAIInstrumentor(AssemblyInstrumentor):
     framework = "openai"
     requires = ("openai >= 1.66",)
     hooks: ClassVar = in_module(
-        "openai._base_client",
-        ("SyncAPIClient.post AsyncAPIClient.post", wrappers.openai_post, _REQUESTS),
+        "openai._base_client", ("SyncAPIClient.post AsyncAPIClient.post", wrappers.openai_post, _REQUESTS)
     )
 
 
@@ -69,8 +68,7 @@ class GroqInstrumentor(AssemblyInstrumentor):
     framework = "groq"
     requires = ("groq >= 0.13",)
     hooks: ClassVar = in_module(
-        "groq._base_client",
-        ("SyncAPIClient.request AsyncAPIClient.request", wrappers.groq_request, _REQUESTS),
+        "groq._base_client", ("SyncAPIClient.request AsyncAPIClient.request", wrappers.groq_request, _REQUESTS)
     )
 
 
@@ -80,8 +78,7 @@ class OllamaInstrumentor(AssemblyInstrumentor):
     framework = "ollama"
     requires = ("ollama >= 0.5.2",)
     hooks: ClassVar = in_module(
-        "ollama._client",
-        ("Client._request AsyncClient._request", wrappers.ollama_request, _REQUESTS),
+        "ollama._client", ("Client._request AsyncClient._request", wrappers.ollama_request, _REQUESTS)
     )
 
 

@@ -86,10 +86,7 @@ class ParentCalls:
         return self._size
 
     def find(self, request: ProviderRequest, position: CallPosition) -> ParentMatch:
-        """Return the earlier call that a request continues.
-
-        If the program named the conversation, only its calls are searched.
-        """
+        """Return the earlier call that a request continues. In a named conversation, only its calls are searched."""
         with self._lock:
             return find_parent(self._index, request, position)
 

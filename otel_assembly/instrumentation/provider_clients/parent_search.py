@@ -423,10 +423,7 @@ def _find_by_failed_call(search: _Search) -> ParentMatch | None:
 
 
 def _may_have_shortened(search: _Search, call: RecordedCall) -> bool:
-    """Return True if a request may be a part of a failed call.
-
-    A short text such as "Continue" is sent in many conversations, so the request must be long, or near the call.
-    """
+    """Return True if a request may be a part of a failed call; a short one, such as "Continue", only if it is near."""
     positions = positions_in(call, search.messages)
     if -1 in positions:
         return False

@@ -219,7 +219,9 @@ class CallIndex:
         """Add a call under the keys of an answer, alone and together with the message in front of the answer."""
         all_keys = [*map(message_keys, messages)]
         keys = [key.hash for message in all_keys for key in message.answer_keys]
-        keys += [item_key(item["id"]).hash for item in messages if isinstance(item, dict) and _is_item_with_id(item)]
+        # A request can name an item of OpenAI's Responses API by its id only.
+        items = [item for item in messages if isinstance(item, dict) and isinstance(item.get("type"), str)]
+        keys += [item_key(item["id"]).hash for item in items if isinstance(item.get("id"), str)]
         texts = [message.text for message in all_keys if message.text]
         if len(texts) > 1:  # a program may join the parts of an answer
             keys.append(text_key(normalized(" ".join(texts))).hash)
@@ -248,8 +250,3 @@ class CallIndex:
             if not bucket:
                 self._calls.pop(key, None)
                 self._full.discard(key)
-
-
-def _is_item_with_id(item: dict[str, Any]) -> bool:
-    """Return True for an item of OpenAI's Responses API, which requests can name by its id."""
-    return isinstance(item.get("id"), str) and isinstance(item.get("type"), str)
