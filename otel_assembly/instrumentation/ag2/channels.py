@@ -84,6 +84,7 @@ class Causes:
         self.handles: Wrap = observe_async_hook(self._observe_handling)
 
     def _observe_send(self, _: Instrumentation, /, *args: Any, **kwargs: Any) -> Observation:
+        """Remember the sender's span, and the newest run for the message that the sender itself is handling."""
         span_context, handling = trace.get_current_span().get_span_context(), _HANDLING.get()
         parent = trace.NonRecordingSpan(span_context) if span_context.is_valid else None
         previous_run = handling.run if handling is not None else None
@@ -220,11 +221,11 @@ client_receive: Final = _ENVELOPES.handles
 
 def _view_of(policy: Any, /, *args: Any, participant_id: Any, channel: Any, name_for: Any = None, **rest: Any) -> View:
     return View(
-        str(getattr(policy, "name", "") or type(policy).__name__),
-        str(channel.channel_id),
-        str(participant_id),
-        len(argument(args, rest, 0, "wal")),  # the channel's log of envelopes
-        None if name_for is None else str(name_for(participant_id)),
+        name=str(getattr(policy, "name", "") or type(policy).__name__),
+        channel=str(channel.channel_id),
+        participant=str(participant_id),
+        envelopes=len(argument(args, rest, 0, "wal")),  # the channel's log of envelopes
+        agent_name=None if name_for is None else str(name_for(participant_id)),
     )
 
 

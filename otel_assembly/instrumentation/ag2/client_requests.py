@@ -78,7 +78,9 @@ def _calls(event: Any) -> Iterable[Any]:
 
 def _results(event: Any) -> Iterable[Any]:
     names = _names(event.__class__)
-    return event.results if "ToolResultsEvent" in names else (event,) if "ToolResultEvent" in names else ()
+    if "ToolResultsEvent" in names:
+        return event.results  # type: ignore[no-any-return]
+    return (event,) if "ToolResultEvent" in names else ()
 
 
 @cached_by_class
@@ -98,6 +100,7 @@ def _provider(kind: type) -> str:
 
 
 def _is_skipped(kind: type, provider: str, config_names: frozenset[str]) -> bool:
+    """Return True if a provider's mapper skips a class of events, for a configuration with these class names."""
     names = _names(kind)
     if "ModelMessage" in names:
         return True

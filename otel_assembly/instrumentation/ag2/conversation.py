@@ -109,6 +109,7 @@ class Turn:
 
 
 def _request_of_turn(events: Any, context: Any) -> ClientRequest:
+    """Return the request of the turn's model client. The tools are known from `llm_call_scope`."""
     config, model, invoking_agent = config_of(context), model_of(context), invoking_agent_of(context)
     # With this id, xAI adds the messages that it stores. No other configuration has it: AG2's client for OpenAI's
     # Responses API always sends all messages (1.0 to 1.2).
@@ -215,18 +216,18 @@ def llm_call_scope(
     """
 
     def begin() -> ModelCall:
-        turn, chain = turn_of(context), call_next
+        turn, layer = turn_of(context), call_next
         tools: tuple[Mapping[str, Any], ...] = ()
         if turn is not None and turn.call_input is not None:
             messages, prompts = turn.call_input
         else:  # the read of the history was not observed
             messages, prompts = events, list(context.prompt)
-        # AG2 nests the chain as ``partial(outer.on_llm_call, partial(inner.on_llm_call, partial(client, tools=…)))``.
-        while isinstance(chain, partial) and "tools" not in chain.keywords:
-            chain = chain.args[0] if chain.args else None
-        if isinstance(chain, partial) and chain.keywords["tools"] is not None:
+        # AG2 nests the layers as ``partial(outer.on_llm_call, partial(inner.on_llm_call, partial(client, tools=…)))``.
+        while isinstance(layer, partial) and "tools" not in layer.keywords:
+            layer = layer.args[0] if layer.args else None
+        if isinstance(layer, partial) and layer.keywords["tools"] is not None:
             # This fills `turn.tools`, from which `offered_schemas_of` returns the schemas.
-            tools = (Offered(function_of) if turn is None else turn.tools).read(chain.keywords["tools"])
+            tools = (Offered(function_of) if turn is None else turn.tools).read(layer.keywords["tools"])
         invoking_agent, model = invoking_agent_of(context), model_of(context)
         return ModelCall(instrumentation, invoking_agent, messages=messages, prompts=prompts, tools=tools, model=model)
 
@@ -292,7 +293,7 @@ def report_halt(instrumentation: Instrumentation, conversation: Any, halt: Any) 
     recorder, identity = instrumentation.recorder, AgentIdentity(framework=instrumentation.framework)
     otel_recorder = recorder if isinstance(recorder, OpenTelemetryRecorder) else None
     event = HaltEvent(reason=str(halt.reason), source=str(halt.source))
-    # None: the current run's or the last assembly's identity takes precedence over this one.
+    # `identity` is a fallback: None leaves precedence to the identity of the current run or the last assembly.
     emit_halt(event, _LAST_ASSEMBLIES.get(conversation), None, identity, recorder=otel_recorder)
 
 

@@ -86,9 +86,8 @@ def _response(event: Any) -> EventFacts:
         draft.file()
     usage = event.usage
     billed, generated = int(usage.prompt_tokens or 0), int(usage.completion_tokens or 0)
-    if billed and str(event.provider or "").startswith(
-        ("anthropic", "bedrock")
-    ):  # these report cached tokens separately
+    reports_cached_separately = str(event.provider or "").startswith(("anthropic", "bedrock"))
+    if billed and reports_cached_separately:
         billed += int((usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0))
     return draft.facts(EventKind.RESPONSE, {}, billed_tokens=billed or None, output_tokens=generated or None)
 
@@ -106,12 +105,14 @@ def _draft_of_calls(calls: Iterable[Any], text: Any = None) -> Draft:
 
 
 def _tool_results(event: Any) -> EventFacts:
-    batch = hasattr(event, "results")
-    results = event.results if batch else (event,)
+    is_batch = hasattr(event, "results")
+    results = event.results if is_batch else (event,)
     draft = _read(part for result in results for part in result.result.parts)
     draft.closes += [result.parent_id for result in results if result.parent_id]
     facts = draft.facts(EventKind.TOOL_RESULT, {}, restates=True)
-    return facts._replace(text="", fields=[text for text in (facts.text, *facts.fields) if text]) if batch else facts
+    if not is_batch:
+        return facts
+    return facts._replace(text="", fields=[text for text in (facts.text, *facts.fields) if text])
 
 
 def _read(parts: Iterable[Any]) -> Draft:
@@ -152,12 +153,13 @@ def package_of(history: Any) -> str:
 def with_new_results(events_before: Sequence[Any], events: list[Any]) -> list[Any]:
     """Return the events, with each tool result that a policy replaced also replaced in its batch, which AG2 sends."""
     ids_before = set(map(id, events_before))
-    new_results: dict[str, Any] = {}
-    out: list[Any] = []
+    new_results: dict[str, Any] = {}  # by the id of the tool call
+    output: list[Any] = []
     for event in events:
-        if id(event) not in ids_before and hasattr(event, "result") and hasattr(event, "parent_id"):
+        is_result = hasattr(event, "result") and hasattr(event, "parent_id")
+        if is_result and id(event) not in ids_before:
             new_results[event.parent_id] = event
         elif new_results and any(result.parent_id in new_results for result in getattr(event, "results", ())):
             event = type(event)([new_results.pop(result.parent_id, result) for result in event.results])
-        out.append(event)
-    return out
+        output.append(event)
+    return output

@@ -74,8 +74,10 @@ class StreamConversation(PluginConversation):
 
     async def _check_alerts(self, events: Sequence[Any]) -> None:
         """Halt the conversation if there is a FATAL alert among the events that were not checked before."""
-        checked, self._checked_events = self._checked_events, len(events)
-        for event in events[checked:] if checked <= len(events) else events:  # compaction can shorten the history
+        checked_count, self._checked_events = self._checked_events, len(events)
+        if checked_count > len(events):  # compaction has shortened the history
+            checked_count = 0
+        for event in events[checked_count:]:
             halt = self.context.guard.observe(event) if is_alert(event) else None
             if halt is not None:
                 await self.context.halt(halt)

@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 
 
 def _new_alerts(policy: Any, delivered: frozenset[Any], events: Sequence[Any]) -> list[AlertFacts]:
-    """Return the alerts among the events that an `AlertPolicy` has delivered in addition to `delivered`."""
+    """Return the alerts among the events that an `AlertPolicy` delivered in this run; `delivered` are earlier ones."""
     alerts = {
         (event.source, str(event.severity), event.message): alert_facts(event) for event in events if is_alert(event)
     }
-    new = set(policy._delivered_keys) - delivered  # noqa: SLF001
-    return [alert for key, alert in alerts.items() if key in new]
+    new_keys = set(policy._delivered_keys) - delivered  # noqa: SLF001
+    return [alert for key, alert in alerts.items() if key in new_keys]
 
 
 @observe_async_hook
@@ -192,8 +192,10 @@ def _compacted(compacted: Iterable[Any], events: Sequence[Any], context: Any) ->
 
     Some releases of AG2 restore these records (`UsageEvent`) with ``agent._with_usage_events``, in turns only.
     """
+    if turn_of(context) is None:
+        return list(compacted)
     agent_modules = [sys.modules[f"{package}.agent"] for package in PACKAGES if f"{package}.agent" in sys.modules]
-    restore = getattr(agent_modules[0], "_with_usage_events", None) if turn_of(context) is not None else None
+    restore = getattr(agent_modules[0], "_with_usage_events", None)
     compacted = list(compacted)
     return compacted if restore is None else list(restore(before=events, compacted=compacted, spent_during=[]))
 
@@ -207,9 +209,10 @@ def without_summaries(
     """
     before_ids, after_ids = set(map(id, before)), set(map(id, after))
     removed = [message for message in before if id(message) not in after_ids]
-    summaries = [text for message in after if id(message) not in before_ids and (text := text_of(message)) is not None]
-    lost = bool(summaries) and all(no_summary(text, removed) for text in summaries)
-    return [Verdict(removed, DecisionOutcome.DROPPED, DecisionReason.POLICY_ERROR)] if lost else []
+    new_texts = [text_of(message) for message in after if id(message) not in before_ids]
+    summaries = [text for text in new_texts if text is not None]
+    is_lost = bool(summaries) and all(no_summary(text, removed) for text in summaries)
+    return [Verdict(removed, DecisionOutcome.DROPPED, DecisionReason.POLICY_ERROR)] if is_lost else []
 
 
 _TARGET: Final = ReducerSpec(settings={"target": "_target"})
@@ -222,10 +225,10 @@ def _observe_compaction(
     after = _compacted((yield report), report.before, context)
     if type(strategy).__name__ == "TailWindowCompact":
         return replace(report, after=after, reason=DecisionReason.OUTSIDE_WINDOW)
-    lost = without_summaries(
+    verdicts = without_summaries(
         report.before, after, lambda event: str(event.summary or "") if hasattr(event, "summary") else None
     )
-    return replace(report, after=after, verdicts=lost)
+    return replace(report, after=after, verdicts=verdicts)
 
 
 def _observe_aggregation(
