@@ -147,8 +147,9 @@ def _remembered_call(messages: Sequence[Any]) -> ModelCall | None:
     If all messages are system messages, they are prompts, and the context that was read last returned no messages.
     """
     has_conversation = any(not isinstance(message, SystemMessage) for message in messages)
-    for reference in map(_CONTEXTS.get, reversed(messages)) if has_conversation else [_EMPTY_CONTEXT.get()]:
-        call = _CALLS.get(reference()) if reference is not None else None
+    context_refs = map(_CONTEXTS.get, reversed(messages)) if has_conversation else [_EMPTY_CONTEXT.get()]
+    for context_ref in context_refs:
+        call = _CALLS.get(context_ref()) if context_ref is not None else None
         if call is not None and bool(call.out) is has_conversation and locate(messages, call.out) is not None:
             return call
     return None

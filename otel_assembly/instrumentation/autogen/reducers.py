@@ -54,7 +54,7 @@ def _skipped_count(context: Any, inputs: Sequence[Any], result: Sequence[Any]) -
     """Return the count in the note that replaces the dropped messages; None without such a note."""
     head = _size(context, "_head_size")
     notes = result[max(0, head - 1) : head + 1] if len(inputs) > head + _size(context, "_tail_size") else ()
-    return next((skips for skips in map(reported_skips, notes) if skips is not None), None)
+    return next((count for count in map(reported_skips, notes) if count is not None), None)
 
 
 def _oldest_message(_: Any, inputs: Sequence[Any], result: Sequence[Any]) -> Sequence[Any]:
@@ -65,11 +65,13 @@ def _oldest_message(_: Any, inputs: Sequence[Any], result: Sequence[Any]) -> Seq
 
 
 def _token_limit(context: Any, inputs: Sequence[Any], result: Sequence[Any]) -> int | None:
+    """Return the token limit of a context; None if it is that of the client and was not exceeded."""
     limit: int | None = getattr(context, "_token_limit", None)
     client = getattr(context, "_model_client", None)
-    if limit is not None or client is None or result or not inputs:
+    is_exceeded = inputs and not result
+    if limit is not None or client is None or not is_exceeded:
         return limit
-    # The limit is the remaining tokens of the client. It is needed only to record an overflow, because that counts.
+    # To read the remaining tokens, the client counts those of the tools. So this is done for an overflow only.
     return max(0, int(client.remaining_tokens([], tools=getattr(context, "_tool_schema", []))))
 
 
@@ -109,8 +111,9 @@ def context_hook(original: Callable[..., Any], owner: type, instrumentation: Ins
         prepared, reduction = CALL.get(), REDUCTION.get()
         # The context that reads this one. In an agent that a reducer runs, the reduction belongs to another call.
         outer = reduction if reduction is not None and prepared is not None and reduction.call is prepared else None
-        if UPDATING_CONTEXT.get() or (outer is not None and outer.step is not None):
-            return  # read by a memory, or by a context whose step, with a summarizer's call, is already open
+        is_in_open_step = outer is not None and outer.step is not None  # the outer context called a summarizer before
+        if UPDATING_CONTEXT.get() or is_in_open_step:  # read by a memory, or as a part of the outer context's step
+            return
         if outer is None:
             end_unsent_call(context)  # the messages of the last read were not sent
         call = prepared or ModelCall(instrumentation, invoking_agent(context))
@@ -128,6 +131,7 @@ def context_hook(original: Callable[..., Any], owner: type, instrumentation: Ins
 def _observe_reduction(
     instrumentation: Instrumentation, context: Any, spec: ReducerSpec, call: ModelCall
 ) -> Observation:
+    """Observe ``get_messages`` of a context, and record what it drops as a step of the call."""
     stored, call_messages = stored_messages(context), call.messages
     reduction = Reduction(instrumentation, StepReport(spec.policy, stored, config=spec.config(context)), call=call)
     is_unprepared = CALL.get() is None

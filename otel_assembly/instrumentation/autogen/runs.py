@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import compress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from autogen_core import Image
 
@@ -55,16 +55,11 @@ speaker_selection_hook = run_hook(_selector_call)
 @reducer
 def remove_images_hook(_: Instrumentation, messages: Sequence[Any], /, *__: Any, **___: Any) -> ReducerObservation:
     """The hook of ``remove_images``, which also copies messages without images. Those copies are not changes."""
-    have_images = [
-        isinstance(content := getattr(message, "content", None), list) and not _IMAGE.isdisjoint(map(type, content))
-        for message in messages
-    ]
+    contents = [getattr(message, "content", None) for message in messages]
+    have_images = [isinstance(content, list) and Image in map(type, content) for content in contents]
     report = StepReport("remove_images", [*compress(messages, have_images)])
     result = yield report
     return replace(report, after=[*compress(result, have_images)])
-
-
-_IMAGE: Final = frozenset({Image})
 
 
 def _run(instrumentation: Instrumentation, runner: Any, agent: Any) -> ContextBoundRun:
@@ -79,10 +74,7 @@ def agent_run_hook(
     owner: type,
     instrumentation: Instrumentation,
 ) -> Callable[..., Any]:
-    """Hook a method of an agent that is one run; it hooks the classes of the values of some of the agent's attributes.
-
-    These classes need not derive from AutoGen's.
-    """
+    """Hook a method of an agent that is one run; it also hooks the classes of the objects in the agent's attributes."""
 
     def start_run(instrumentation: Instrumentation, agent: Any, /, *_: Any, **__: Any) -> ContextBoundRun:
         for attribute, hooks in attribute_hooks.items():
