@@ -44,10 +44,7 @@ REPLYING_AGENT: Final[ContextVar[Any]] = ContextVar("otel_assembly_agentscope_re
 
 
 def invoking_agent_of(agent: Any) -> InvokingAgent:
-    """Return the identity of an agent: its session's id and its name.
-
-    An agent object that is created later for the same session continues the context of the earlier one.
-    """
+    """Return the identity of an agent: its session's id and its name, which a later agent object can also have."""
     return InvokingAgent.of(agent.state.session_id, agent.name)
 
 
@@ -101,10 +98,7 @@ class AgentScopeCall(ModelCall):
     def set_request(
         self, messages: Sequence[Any], tools: Any, summary: Any = "", middlewares: Sequence[Any] = ()
     ) -> None:
-        """Set the agent's request to the model, before the ``on_model_call`` middlewares change it.
-
-        The messages contain the system prompt and the summary of compressed messages.
-        """
+        """Set the request, with system prompt and summary, before the ``on_model_call`` middlewares change it."""
         self._request_messages, self._request_tools, self._request_summary = list(messages), tools, summary
         self._request_step_name = step_name([item for item in middlewares if not is_ours(item)], "on_model_call")
 
@@ -131,9 +125,8 @@ class AgentScopeCall(ModelCall):
 
     def client_request(self, model: Any, messages: Sequence[Any], tools: Any) -> ClientRequest:
         self.tools = tools if isinstance(tools, list) else ()
-        return ClientRequest(
-            *self.read_messages(messages), self.tools, *_name_and_window(model), client=rules_of_client(model)
-        )
+        (parts, prompts), (name, window) = self.read_messages(messages), _name_and_window(model)
+        return ClientRequest(parts, prompts, self.tools, name, window, client=rules_of_client(model))
 
     def record_prompt_changes(self, events: Sequence[Part]) -> None:
         """Record each middleware's change of the system prompt as a step, unless this prompt was recorded before."""
@@ -285,7 +278,7 @@ def _observe_attempt(instrumentation: Instrumentation, model: Any, /, *args: Any
             instrumentation, InvokingAgent() if agent is None else invoking_agent_of(agent)._replace(conversation=None)
         )
         call.set_request(messages, tools)
-    elif _ATTEMPT_CALL.get() is call:
+    elif _ATTEMPT_CALL.get() is call:  # a method of the base class, called by the method of its subclass
         return
     with context_value(_ATTEMPT_CALL, call), call.current(), call.scoped():
         call.record_request_changes(messages)
@@ -308,17 +301,20 @@ def _client_request(place: int, model: Any, /, *args: Any, **kwargs: Any) -> Cli
     (messages, tools), call = _messages_and_tools(args, kwargs, place), CALL.get()
     if reducing() is not None:
         return ClientRequest(MessageParts(block_parts, part_of).of(messages), model=type(model).__name__)
-    is_client = place or not hasattr(model, "_call_api")
-    return call.client_request(model, messages, tools) if is_client and isinstance(call, AgentScopeCall) else None
+    is_call_api = place == 1
+    if not isinstance(call, AgentScopeCall) or (not is_call_api and hasattr(model, "_call_api")):
+        return None  # a model with ``_call_api`` is recorded there
+    return call.client_request(model, messages, tools)
 
 
 def _response_text(response: Any) -> str | None:
+    """Return the text of a summarizer's answer; None if it is a stream, or was interrupted."""
     if response is None:  # an empty summary
         return ""
     content = getattr(response, "content", None)  # a stream has none
     if content is None or getattr(response, "finished_reason", None) == "interrupted":
         return None
-    if isinstance(content, dict):
+    if isinstance(content, dict):  # of `generate_structured_output`
         return "\n".join(map(str, content.values()))
     return "\n".join(block.text for block in content if block.type == "text")
 

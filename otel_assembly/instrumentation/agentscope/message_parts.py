@@ -80,10 +80,7 @@ class MessageParts(Generic[P]):
         self._parts_by_place: dict[tuple[Any, ...], tuple[P, Sequence[Any]]] = {}
 
     def of(self, messages: Iterable[Any], in_front: Sequence[Any] = (), *, forgets: bool = True) -> list[P]:
-        """Return the parts of messages, after the blocks `in_front`, which belong to no message.
-
-        With `forgets`, the parts that are not returned are forgotten.
-        """
+        """Return the parts of `in_front`, blocks without a message, and of messages; with `forgets`, forget all others."""
         leading: list[PartPlace] = [(None, 0, tuple(in_front), True)] if in_front else []
         places = [*leading, *self._split(messages)]
         all_contents = contents([block for _, _, blocks, _ in places for block in blocks])

@@ -66,7 +66,8 @@ def _(message: Msg) -> EventFacts:
 
 def part_of(message: Msg | None, blocks: Sequence[Any], *, framed: bool = True) -> Part:
     """Return a part with the current content of blocks; without a message, of the summary of compressed messages."""
-    first, kind, name, role = blocks[0] if blocks else None, None, "summary", "user"
+    first = blocks[0] if blocks else None
+    kind, name, role = None, "summary", "user"
     if message is not None:
         name = f"{message.id}/{getattr(first, 'type', '')}/{getattr(first, 'id', '')}"
         role = message.role
@@ -117,9 +118,11 @@ def _read(role: str, blocks: Sequence[Any], kind: EventKind | None = None) -> Ev
     if kind is None:
         kind = ROLES[role]
         if kind is EventKind.RESPONSE and not (draft.said or draft.calls):
-            # A hint has the role user, but is not the user's: as a request it would be protected as the newest one.
-            hints = draft.texts or draft.media
-            kind = EventKind.TOOL_RESULT if draft.closes else EventKind.SYSTEM if hints else kind
+            if draft.closes:
+                kind = EventKind.TOOL_RESULT
+            elif draft.texts or draft.media:
+                # Hints have the role user, but are not the user's: a request would be protected as the newest one.
+                kind = EventKind.SYSTEM
     return draft.facts(kind, {})
 
 
@@ -157,11 +160,12 @@ def provider_parts(messages: Iterable[Msg]) -> list[PartPlace]:
     """Return one place per message that the provider receives: a model answer with its tool calls, or one result."""
     places: list[PartPlace] = []
     for message, number, blocks, framed in block_parts(messages):
-        if number and not (framed and message.role == "assistant"):
-            _, first, earlier, _ = places.pop()
-            places.append((message, first, (*earlier, *blocks), True))
-        else:
+        begins_message = number == 0 or (framed and message.role == "assistant")
+        if begins_message:
             places.append((message, number, blocks, True))
+        else:
+            _, first_number, earlier_blocks, _ = places.pop()
+            places.append((message, first_number, (*earlier_blocks, *blocks), True))
     return places
 
 

@@ -39,7 +39,7 @@ class _Conversation(PluginConversation):
         super().__init__(*args, **kwargs)
         self.parts = MessageParts(provider_parts, part_of)
         #: The input of the last model call, and the result of its assembly. Another attempt gets the same result.
-        self.last_result: tuple[Any, list[Msg] | AssemblyError] | None = None
+        self.last_result: tuple[Any, list[Msg] | AssemblyError] = None, []
 
 
 class AssemblyMiddleware(Plugin[_Conversation], MiddlewareBase):
@@ -111,14 +111,13 @@ class AssemblyMiddleware(Plugin[_Conversation], MiddlewareBase):
 
     async def _assemble_once(self, conversation: _Conversation, agent: Any, input_kwargs: dict[str, Any]) -> list[Msg]:
         """Return the messages for the model. Another attempt of the same call gets the same messages or exception."""
-        messages, last = input_kwargs["messages"], conversation.last_result
-        if last is None or last[0] is not messages:
+        messages, (last_messages, result) = input_kwargs["messages"], conversation.last_result
+        if messages is not last_messages:
             try:
-                last = messages, await self._run_policies(conversation, (conversation, agent, input_kwargs))
+                result = await self._run_policies(conversation, (conversation, agent, input_kwargs))
             except AssemblyError as error:
-                last = messages, error
-            conversation.last_result = last
-        result = last[1]
+                result = error
+            conversation.last_result = messages, result
         if isinstance(result, AssemblyError):
             raise result
         return result

@@ -135,11 +135,11 @@ def split_context(instrumentation: Instrumentation, agent: Any, /, *args: Any, *
 @reducer
 def limit_images(_: Instrumentation, agent: Any, cfg: Any) -> ReducerObservation:
     """The hook of ``Agent._limit_context_images``, which replaces the oldest images in place."""
+    # Lists, because a generator costs a call per block. Tool results and hints can contain further blocks.
     blocks = [block for message in agent.state.context for block in message.content]
     contents = [vars(block).get(attribute) for block in blocks for attribute in ("output", "hint")]
     blocks += [block for content in contents if isinstance(content, list) for block in content]
-    data = [block for block in blocks if block.type == "data"]  # lists, because a generator costs a call per block
-    images = [block for block in data if block.source.media_type.startswith("image/")]
+    images = [block for block in blocks if block.type == "data" and block.source.media_type.startswith("image/")]
     if len(images) <= cfg.max_image_num:
         return None
     report = StepReport("limit_images", config={"max_image_num": cfg.max_image_num})
