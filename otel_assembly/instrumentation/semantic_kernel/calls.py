@@ -58,6 +58,7 @@ class HistoryOwner:
     thread: Any = None
 
     def invoking_agent(self) -> InvokingAgent:
+        """Return the invoking agent, in the conversation of the agent's thread or else of the program's history."""
         if self.agent is None or self.thread is None:
             return InvokingAgent(self.history)
         invoking_agent = InvokingAgent.of(self.thread.id, self.agent.name, self.agent.id)
@@ -88,7 +89,7 @@ def agent_name_of(history: ChatHistory) -> str:
     """Return the name of the history's agent, which is also the name of the message with its instructions."""
     messages = history.messages
     prompt_name = messages[0].name if messages and is_prompt(messages[0]) else None
-    return invoking_agent_of(history).agent_name or prompt_name or ""
+    return invoking_agent_of(history).agent_name or prompt_name or ""  # a plug-in can run without instrumentation
 
 
 @observe_hook
@@ -180,8 +181,8 @@ def _responses_request(
     stored = agent.store_enabled if store_output_enabled is None else store_output_enabled
     prompts, messages = split_prompts(chat_history.messages)
     if stored:  # the provider has the model's tool calls, so the agent does not send messages with only these again
-        sent_types = ({item.content_type for item in message.items} for message in messages)
-        messages = [message for message, types in zip(messages, sent_types, strict=True) if types != {"function_call"}]
+        types = [{item.content_type for item in message.items} for message in messages]
+        messages = [message for place, message in enumerate(messages) if types[place] != {"function_call"}]
     return ClientRequest(
         messages,
         [*as_prompts(merged_instructions or agent.instructions), *prompts],
@@ -225,7 +226,8 @@ def _inside_model_span(wrap: Callable[..., Callable[..., Any]]) -> Callable[...,
     def wrap_undecorated(original: Any, *wrap_args: Any) -> Callable[..., Any]:
         markers = [name for name in getattr(original, "__dict__", ()) if name.startswith(_MARKER)]
         closure = getclosurevars(original).nonlocals if markers and type(original) is FunctionType else {}
-        if not closure.keys() >= _CLOSURE_NAMES:  # not decorated, or another library has wrapped the decorated method
+        is_decorated = closure.keys() >= _CLOSURE_NAMES  # and no other library has wrapped the decorated method
+        if not is_decorated:
             return wrap(original, *wrap_args)
         (marker,) = markers  # such as `__model_diagnostics_chat_completion__`, which `trace_chat_completion` sets
         decorators = import_module(f"{_DIAGNOSTICS}.decorators")
@@ -252,10 +254,7 @@ def _service_hooks(
     read_request: Callable[..., ClientRequest | None],
     prepared: Callable[..., TrackedRun | None] | None = None,
 ) -> list[Any]:
-    """Return the hooks of one kind of service: of the method with a complete response, and of the streaming one.
-
-    The arguments are those of `client`.
-    """
+    """Return the hooks of a service's complete and streaming method; the arguments are those of `client`."""
     inner_methods = [template.format(kind) for template in _INNER_METHODS]
     public_methods = [method.removeprefix("_inner_") for method in inner_methods]
     # A service that calls any of these on another service passes its request on. The singular forms, such as

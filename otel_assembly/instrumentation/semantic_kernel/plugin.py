@@ -100,14 +100,14 @@ class ConversationsByHistory:
         known, messages = self._known, split_prompts(history.messages)[1]
         conversation = next(filter(None, map(known.get, (history, *messages))), None)
         if conversation is None and messages:
-            for empty_history in self._empty_histories:
+            for history_ref in self._empty_histories:
                 # The program or an agent may have added messages to it since then.
-                if any(message is messages[0] for message in getattr(empty_history(), "messages", ())):
-                    conversation = known.get(empty_history())
+                if any(message is messages[0] for message in getattr(history_ref(), "messages", ())):
+                    conversation = known.get(history_ref())
         if conversation is None:
             conversation = AgentsConversation(partial(self._begin, invoking_agent_of(history).conversation_id))
             if not messages:
-                existing = [empty_history for empty_history in self._empty_histories if empty_history() is not None]
+                existing = [history_ref for history_ref in self._empty_histories if history_ref() is not None]
                 self._empty_histories = [*existing, ref(history)]
         for known_object in (history, *messages):
             known.put(known_object, conversation)
@@ -228,6 +228,9 @@ class AssemblyChatCompletion(ChatCompletionClientBase, Plugin[PluginConversation
         )
 
     def _write_output(self, request: Any, turn_input: TurnInput, prompts: list[str], messages: list[Any]) -> Any:
-        sent = with_output(request[0].messages, prompts, messages)
-        record_output(lambda: split_prompts(request[0].messages if sent is None else sent))
-        return request[0] if sent is None else ChatHistory(messages=sent)
+        history, _ = request
+        output = with_output(history.messages, prompts, messages)
+        if output is not None:
+            history = ChatHistory(messages=output)
+        record_output(lambda: split_prompts(history.messages))
+        return history

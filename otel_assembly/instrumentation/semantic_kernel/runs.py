@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import weakref
+from contextlib import nullcontext
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -84,8 +85,5 @@ def orchestration_run(instrumentation: Instrumentation, orchestration: Any, /, *
 def observe_delivery(_: Instrumentation, __: Any, envelope: Any, /) -> Observation:
     """The hook of the methods that deliver a message: the receiver runs in the sender's trace, also in another task."""
     sender_span = trace.get_current_span(import_module(_PROPAGATION).get_telemetry_context(envelope.metadata))
-    if sender_span.get_span_context().is_valid:
-        with trace.use_span(sender_span):
-            yield
-    else:
+    with trace.use_span(sender_span) if sender_span.get_span_context().is_valid else nullcontext():
         yield
