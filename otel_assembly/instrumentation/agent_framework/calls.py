@@ -50,9 +50,10 @@ def attach_to_stream(run: TrackedRun, answer: Any) -> bool:
     """Attach a run to a `ResponseStream`, which then ends it, and return True; return False for any other answer."""
     if not isinstance(answer, ResponseStream):
         return False
-    stream = weakref.ref(answer)
-    ends = weakref.finalize(answer, lambda: run.end(getattr(stream(), "_stream_error", None)))  # at most once
-    answer.with_pull_context_manager(run.current).with_cleanup_hook(ends)
+    stream_ref = weakref.ref(answer)
+    # A finalizer ends the run at most once: when the stream is consumed, or when the program drops it unfinished.
+    end_run = weakref.finalize(answer, lambda: run.end(getattr(stream_ref(), "_stream_error", None)))
+    answer.with_pull_context_manager(run.current).with_cleanup_hook(end_run)
     return True
 
 
@@ -106,18 +107,19 @@ def loaded_history(_: Instrumentation, middleware: Any, messages: Any, /) -> Obs
 
 
 def _request(client: Any, /, messages: Any = (), **arguments: Any) -> ClientRequest:
+    """Return the messages and prompts of a request before the middleware and the compaction change it."""
     strategy = arguments.get("compaction_strategy") or getattr(client, "compaction_strategy", None)
     window = limit_of(strategy, "max_context_window_tokens")
     return ClientRequest(normalize_messages(messages), prompts_of(arguments.get("options")), window=window)
 
 
 def _inner_request(client: Any, /, *_: Any, messages: Any = (), options: Any = None, **__: Any) -> ClientRequest:
-    tools, model = schemas_of((options or {}).get("tools")), model_in(options, client)
+    """Return the request that a client sends."""
+    options = options or {}
+    tools, model = schemas_of(options.get("tools")), model_in(options, client)
     # The id of a thread that the service stores, or of its last response: the request has no earlier messages then.
-    service_conversation = (options or {}).get("conversation_id")
-    return ClientRequest(
-        normalize_messages(messages), prompts_of(options), tools, model, unknown=bool(service_conversation)
-    )
+    unknown = bool(options.get("conversation_id"))
+    return ClientRequest(normalize_messages(messages), prompts_of(options), tools, model, unknown=unknown)
 
 
 #: Wraps `ChatMiddlewareLayer.get_response`, which is called before chat middleware.
@@ -165,7 +167,9 @@ def _drop_reason(message: Any) -> DecisionReason | None:
     properties = message.additional_properties
     reason = str(properties.get("_exclude_reason"))
     has_token_count = isinstance((properties.get("_group") or {}).get("token_count"), int)
-    return DecisionReason.OUTSIDE_WINDOW if reason == "truncation" and not has_token_count else _REASONS.get(reason)
+    if reason == "truncation" and not has_token_count:
+        return DecisionReason.OUTSIDE_WINDOW
+    return _REASONS.get(reason)
 
 
 def _observe_strategy(strategy: Any, messages_of: Callable[[], Sequence[Any] | None]) -> ReducerObservation:
@@ -176,7 +180,7 @@ def _observe_strategy(strategy: Any, messages_of: Callable[[], Sequence[Any] | N
     config = settings_of(strategy) if is_own(strategy, _PACKAGES) else {}
     report = StepReport(policy_name(strategy, _PACKAGES, "Strategy", "Compaction"), before, config=config)
     result = yield report
-    after = result if isinstance(result, list) else messages_of()
+    after = result if isinstance(result, list) else messages_of()  # None: the strategy changed the list in place
     return None if after is None else _with_output(report, after, strategy)
 
 

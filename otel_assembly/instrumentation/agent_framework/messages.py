@@ -37,7 +37,8 @@ def _with_text(content: Content, text: str) -> Content:
 
 
 def _kind(message: Message, draft: Draft) -> EventKind:
-    if _compared_values([message])[0][3]:
+    _, _, _, is_summary = _compared_values([message])[0]
+    if is_summary:
         return EventKind.SUMMARY
     if message.contents and all(content.type in _APPROVALS for content in message.contents):
         return EventKind.OTHER
