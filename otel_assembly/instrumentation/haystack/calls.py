@@ -154,14 +154,14 @@ def _observe_hook(_: Instrumentation, hook: Any, state: Any) -> ReducerObservati
     report = yield from observe_edits(report, partial(_state_request, state))
     if not is_own(hook, ("haystack.hooks.compaction",)):
         return report
-    after = report.after or ()
-    notes = (message.meta.get(rows.COMPACTION) for message in after)
-    summarizes = is_own(part, (_SUMMARIZATION,))
+    after, summarizes = report.after or (), is_own(part, (_SUMMARIZATION,))
+    # Haystack's compaction states in a note how many messages it removed.
+    counts = [limit_of(message.meta.get(rows.COMPACTION), "removed_messages") for message in after]
     return replace(
         report,
         budget=int(hook.context_window * hook.compact_to),
         of_prompt=True,
-        reported=next((count for note in notes if (count := limit_of(note, "removed_messages")) is not None), None),
+        reported=next((count for count in counts if count is not None), None),
         verdicts=left_for(report.before, after, lambda _: DecisionReason.COMPACTED) if summarizes else (),
         reason=DecisionReason.POLICY if summarizes else DecisionReason.OVER_BUDGET,
     )

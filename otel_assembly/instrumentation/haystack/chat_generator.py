@@ -10,7 +10,7 @@ from haystack.dataclasses import ChatMessage
 from haystack.utils.async_utils import _execute_component_async
 
 from otel_assembly.instrumentation.haystack.messages import input_messages
-from otel_assembly.instrumentation.haystack.plugin import HaystackPlugin
+from otel_assembly.instrumentation.haystack.plugin import HaystackPlugin, PolicyRequest
 from otel_assembly.instrumentation.plugin import finished
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class AssemblyChatGenerator(HaystackPlugin):
         if history is None:  # the generator raises its own error
             return dict(self.chat_generator.run(messages=messages, **options))
         conversation = self._conversation_of(conversation_id, history)
-        request = conversation, history, history, tools, self.chat_generator
+        request = PolicyRequest(conversation, history, history, tools, self.chat_generator)
         sent = finished(self._run_policies(conversation, request))
         response = self.chat_generator.run(messages=sent, **options)
         finished(_show_replies(conversation, response))
@@ -81,7 +81,7 @@ class AssemblyChatGenerator(HaystackPlugin):
         if history is None:
             return dict(await _execute_component_async(self.chat_generator, messages=messages, **options))
         conversation = self._conversation_of(conversation_id, history)
-        request = conversation, history, history, tools, self.chat_generator
+        request = PolicyRequest(conversation, history, history, tools, self.chat_generator)
         sent = await self._run_policies(conversation, request)
         response = await _execute_component_async(self.chat_generator, messages=sent, **options)
         await _show_replies(conversation, response)

@@ -65,20 +65,20 @@ def component_name(component: Any) -> str | None:
 
 
 def is_no_generator(component_type: type) -> bool:
-    """Return whether a class is certainly no generator, so that its `run` need not be hooked.
-
-    A class that declares no outputs can still be a generator.
-    """
+    """Return whether a class is certainly no generator. A class that declares no outputs can still be one."""
     run = inspect.unwrap(getattr(component_type, "run", None))  # type: ignore[arg-type]  # unwrap(None) is None
     code, outputs = getattr(run, "__code__", None), getattr(run, "_output_types_cache", ("replies",))
-    inputs = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if code is not None else ()
-    return is_agent(component_type) or "replies" not in outputs or {"messages", "prompt"}.isdisjoint(inputs)
+    arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if code is not None else ()
+    takes_messages = not {"messages", "prompt"}.isdisjoint(arguments)
+    return is_agent(component_type) or "replies" not in outputs or not takes_messages
 
 
 def schemas_of(tools: Any) -> Sequence[Mapping[str, Any]]:
     """Return the schemas of tools and of the tools in toolsets, from a list or from one toolset."""
-    entries = tools if isinstance(tools, list | tuple) or hasattr(tools, "tools") else ()
-    return _SCHEMAS.of([tool for entry in entries for tool in (entry if hasattr(entry, "tools") else (entry,))])
+    all_tools: list[Any] = []
+    for entry in tools if isinstance(tools, list | tuple) or hasattr(tools, "tools") else ():
+        all_tools += entry if hasattr(entry, "tools") else (entry,)
+    return _SCHEMAS.of(all_tools)
 
 
 def model_of(generator: Any, options: Any = None) -> str | None:
@@ -94,7 +94,10 @@ def _request(generator: Any, /, *args: Any, **kwargs: Any) -> ClientRequest | No
     if not all_messages or (prepared is None and not returns_replies(generator)):
         return None
     prompts, messages = rows.split_prompts(all_messages)
-    name, options = component_name(generator), kwargs.get("generation_kwargs")
+    options, invoking_agent = kwargs.get("generation_kwargs"), InvokingAgent()
+    if prepared is None:  # the generator is not called by an agent
+        name = component_name(generator)
+        invoking_agent = InvokingAgent(CONVERSATIONS.of(messages), name or type(generator).__name__, name)
     settings = {**(getattr(generator, "generation_kwargs", None) or {}), **(options or {})}
     return ClientRequest(
         messages,
@@ -102,9 +105,7 @@ def _request(generator: Any, /, *args: Any, **kwargs: Any) -> ClientRequest | No
         tools=schemas_of(kwargs.get("tools") or getattr(generator, "tools", None)),
         model=model_of(generator, options),
         unknown=bool(settings.get("previous_response_id") or settings.get("conversation")),  # OpenAI stores the history
-        invoking_agent=InvokingAgent(CONVERSATIONS.of(messages), name or type(generator).__name__, name)
-        if prepared is None
-        else InvokingAgent(),
+        invoking_agent=invoking_agent,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from haystack.core.serialization import default_from_dict, default_to_dict
 from haystack.dataclasses import ChatMessage
@@ -14,6 +14,16 @@ from otel_assembly.instrumentation.context_variables import CALL
 from otel_assembly.instrumentation.haystack.generators import model_of, schemas_of
 from otel_assembly.instrumentation.haystack.messages import split_prompts
 from otel_assembly.instrumentation.plugin import Plugin, PluginConversation, TurnInput, finished, record_output
+
+
+class PolicyRequest(NamedTuple):
+    """What a plug-in reads its input from. Functions of the program get the `framework_object`."""
+
+    conversation: PluginConversation
+    framework_object: Any
+    messages: list[ChatMessage]
+    tools: Any
+    generator: Any = None
 
 
 class HaystackPlugin(Plugin[PluginConversation]):
@@ -28,24 +38,23 @@ class HaystackPlugin(Plugin[PluginConversation]):
         return self._conversation(None if conversation_id is None else str(conversation_id), first)
 
     async def _read_input(self, request: Any) -> TurnInput:
-        """Read the input from a tuple: the conversation, the turn, the messages, the tools, the generator or None."""
-        conversation, turn, messages, tools, client = request
-        call, (prompts, others) = CALL.get(), split_prompts(messages)
+        call, (prompts, others), client = CALL.get(), split_prompts(request.messages), request.generator
         return TurnInput(
-            framework_object=turn,
+            framework_object=request.framework_object,
             prompts=prompts,
             messages=others,
-            agent_name=conversation.context.agent_name if call is None else call.invoking_agent.agent_name,
+            agent_name=request.conversation.context.agent_name if call is None else call.invoking_agent.agent_name,
             model=model_of(client),
-            tools=schemas_of(tools or getattr(client, "tools", None)),
+            tools=schemas_of(request.tools or getattr(client, "tools", None)),
             client=client,
-            shown=messages,
+            shown=request.messages,
         )
 
     def _write_output(self, request: Any, turn_input: TurnInput, prompts: list[str], messages: list[Any]) -> Any:
-        # Unchanged prompts are sent as the original message objects, else as one new system message.
-        text, is_unchanged = "\n\n".join(prompts), prompts == turn_input.prompts
-        front = request[2][: len(prompts)] if is_unchanged else [ChatMessage.from_system(text)] if text else []
+        if prompts == turn_input.prompts:
+            front = request.messages[: len(prompts)]  # the original message objects
+        else:
+            front = [ChatMessage.from_system(text)] if (text := "\n\n".join(prompts)) else []
         sent = [*front, *messages]
         record_output(lambda: split_prompts(sent))
         return sent
@@ -99,8 +108,8 @@ class AssemblyHook(HaystackPlugin):
     async def run_async(self, state: Any) -> None:
         """Async variant of `run`, for `Agent.run_async`."""
         conversation, messages = self._read_state(state)
-        sent = await self._run_policies(conversation, (conversation, state, messages, state.data.get("tools"), None))
-        state.data["messages"] = _SentMessages(sent, messages)
+        request = PolicyRequest(conversation, state, messages, state.data.get("tools"))
+        state.data["messages"] = _SentMessages(await self._run_policies(conversation, request), messages)
 
     def _read_state(self, state: Any) -> tuple[PluginConversation, list[ChatMessage]]:
         """Return the conversation of an agent's state, and the state's messages."""
