@@ -53,10 +53,7 @@ class MultiCallRun(LazyRun):
             yield
 
     def begin_call(self, agent_name: str | None) -> ModelCall:
-        """Start to prepare a call of this agent, whose first steps are the reductions of the run so far.
-
-        The previous call ends. Set the call's input afterwards.
-        """
+        """Begin an agent's call with the run's reductions so far; end the previous one. Set the input afterwards."""
         self.end_call()
         self.call = call = self._start.fork()
         call.run = self
