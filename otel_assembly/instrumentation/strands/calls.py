@@ -95,8 +95,9 @@ def _record_request(instrumentation: Instrumentation, request: ClientRequest) ->
     return call
 
 
-def _compose(instrumentation: Instrumentation, compose: Any, registry: Any, stage: Any, terminal: Any) -> Any:
-    """Compose the middleware of a model call from wrapped handlers; `registry` itself is not changed."""
+@replace_hook
+def middleware_compose(instrumentation: Instrumentation, compose: Any, registry: Any, stage: Any, terminal: Any) -> Any:
+    """Replace `MiddlewareRegistry.compose`, to wrap the handlers of a model call; `registry` itself is not changed."""
     call, handlers = CALL.get(), registry._handlers.get(stage)  # noqa: SLF001  # has no public name
     if call is not None and handlers and stage.name == MODEL_STAGE:
         with instrumentation.suppress_errors():
@@ -109,7 +110,7 @@ def _compose(instrumentation: Instrumentation, compose: Any, registry: Any, stag
 
 def _wrap_handler(handler: Callable[..., Any], call: ModelCall) -> Callable[..., Any]:
     """Wrap a middleware, so that its changes are recorded as a step of the model call."""
-    if is_ours(getattr(handler, "__self__", None)):
+    if is_ours(getattr(handler, "__self__", None)):  # the plug-in records its own changes
         return handler
     policy, next_variables = function_name(handler), {CALL: call, CURRENT_AGENT: CURRENT_AGENT.get()}
 
@@ -127,9 +128,6 @@ def _wrap_handler(handler: Callable[..., Any], call: ModelCall) -> Callable[...,
     return wrap_middleware(handler, call.instrumentation, middleware_call)
 
 
-middleware_compose: Final = replace_hook(_compose)
-
-
 def function_name(function: Any) -> str:
     """Return a policy name for a function: the class of a method, else the function's own name.
 
@@ -143,7 +141,8 @@ def function_name(function: Any) -> str:
     if hasattr(function, "__self__"):
         return policy_name(function.__self__, PACKAGES)
     name = policy_name(function, ())
-    if name[0] != "<" and not is_framework_function(function):
+    is_lambda = name[0] == "<"
+    if not is_lambda and not is_framework_function(function):
         return name
     outer_name = str(getattr(function, "__qualname__", name)).partition(".")[0]
     return outer_name.strip("_").removeprefix("create_").removesuffix("_middleware")
@@ -162,6 +161,7 @@ def _stage_request(context: Any) -> ClientRequest:
 def _stream_request(
     model: Any, messages: Any, tool_specs: Any = None, system_prompt: Any = None, *_: Any, **options: Any
 ) -> ClientRequest:
+    """Return the client request of `Model.stream`."""
     prompts = prompts_of(system_prompt, options.get("system_prompt_content"))
     window = limit_of(_config(model), "context_window_limit")
     return ClientRequest(messages, prompts, schemas_of(tool_specs), model_of(model), window)

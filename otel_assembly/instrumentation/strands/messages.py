@@ -41,21 +41,21 @@ def model_messages(messages: Iterable[Any], known: Mapping[int, Any] = {}) -> li
     `known` has earlier copies, by the `id` of their message; they are returned again if they are still equal to it.
     """
     messages = list(messages)
-    try:  # in C: most messages have both keys, and have not changed
+    # Histories are long, so no Python code runs for a message that has both keys and has not changed.
+    try:
         contents = list(map(dict, map(zip, repeat(_MODEL_KEYS), map(itemgetter(*_MODEL_KEYS), messages))))
-    except KeyError:
-        contents = [{name: message[name] for name in _MODEL_KEYS if name in message} for message in messages]
+    except KeyError:  # the same for messages without one of the keys
+        contents = [{key: message[key] for key in _MODEL_KEYS if key in message} for message in messages]
     copies: list[Any] = list(map(known.get, map(id, messages)))
-    for position in list(compress(range(len(messages)), map(ne, copies, contents))):
+    changed_positions = list(compress(range(len(messages)), map(ne, copies, contents)))
+    for position in changed_positions:
         copies[position] = copied(contents[position])
     return copies
 
 
 def prompts_of(system: Any, content: Sequence[Any] | None = None) -> list[str]:
     """Return the system prompts: the texts of the content blocks if there are any, else the text of the prompt."""
-    blocks = (
-        system if isinstance(system, list) else content
-    )  # Strands passes the blocks in place of the text or with it
+    blocks = system if isinstance(system, list) else content  # Strands passes blocks instead of the text, or with it
     texts = [block.get("text") for block in blocks] if isinstance(blocks, list) else [system]
     return [prompt for text in texts for prompt in as_prompts(text)]
 
@@ -93,10 +93,7 @@ class AlternatingRoles:
     kind = "reduction"
 
     async def apply(self, prompts: list[str], events: list[Any], context: Any) -> tuple[list[str], list[Any]]:
-        """Return the prompts, and the events with neighboring messages of one role joined.
-
-        Other events between two messages, such as alerts, do not separate them.
-        """
+        """Return the prompts, and the events with neighboring messages of one role joined, also across alerts."""
         joined: list[Any] = []
         last_index = -1
         for event in events:

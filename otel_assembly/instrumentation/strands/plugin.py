@@ -93,8 +93,9 @@ class AssemblyConversationManager(Plugin[PluginConversation], ConversationManage
             conversation = self._conversation_of(context.agent)
             async for event in next_fn(await self._run_policies(conversation, context)):
                 if isinstance(event, ModelStopReason):
-                    has_tool_calls = any("toolUse" in block for block in event["stop"][1]["content"])
-                    await conversation.show_response([event["stop"][1]], has_tool_calls=has_tool_calls)
+                    response = event["stop"][1]
+                    has_tool_calls = any("toolUse" in block for block in response["content"])
+                    await conversation.show_response([response], has_tool_calls=has_tool_calls)
                 yield event
         except AssemblyError as error:  # the same object, so that its attributes and traceback are kept
             error.__class__ = _event_loop_error(type(error))  # type: ignore[arg-type]  # a class can be hashed
@@ -104,9 +105,10 @@ class AssemblyConversationManager(Plugin[PluginConversation], ConversationManage
         agent, model, tools = request.agent, request.model, schemas_of(request.tool_specs)
         # Middleware receives copies, which Strands gives the same ``tracking_id``; a changed copy is kept.
         originals = {message.get("tracking_id"): message for message in agent.messages}
-        messages = [
-            known if (known := originals.get(copy.get("tracking_id"))) == copy else copy for copy in request.messages
-        ]
+        messages = []
+        for copy in request.messages:
+            original = originals.get(copy.get("tracking_id"))
+            messages.append(original if original == copy else copy)
         return TurnInput(
             framework_object=request,
             prompts=prompts_of(request.system_prompt),

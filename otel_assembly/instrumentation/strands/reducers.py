@@ -26,8 +26,6 @@ from otel_assembly.instrumentation.strands.messages import agent_messages
 from otel_assembly.observe.step_report import StepReport
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from otel_assembly.instrumentation.hooks import Observation
     from otel_assembly.instrumentation.instrumented import Instrumentation
     from otel_assembly.instrumentation.reductions import ReducerObservation
@@ -75,7 +73,8 @@ manage: Final = reducer(
 
 
 def _strategy_report(strategy: Any) -> StepReport:
-    settings = {name: value for name, attribute in _SETTINGS.items() if (value := getattr(strategy, attribute, None))}
+    values = {name: getattr(strategy, attribute, None) for name, attribute in _SETTINGS.items()}
+    settings = {name: value for name, value in values.items() if value}
     return StepReport(policy_name(strategy, PACKAGES, "Strategy"), config=settings)
 
 
@@ -91,14 +90,9 @@ def _observe_strategy(_: Instrumentation, strategy: Any, context: Any) -> Reduce
     after = report.after or ()
     if len(after) >= len(report.before):  # the strategy only shortened content blocks, so it needs no verdict
         return report
-    dropped = _dropped(report.before, after)
+    kept_blocks = [block for message in after for block in message["content"]]
+    dropped = [message for message in report.before if not any(block in kept_blocks for block in message["content"])]
     return replace(report, verdicts=[Verdict(dropped, DecisionOutcome.DROPPED, DecisionReason.OVER_BUDGET)])
-
-
-def _dropped(before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
-    """Return the messages of which no content block is left."""
-    kept = [block for message in after for block in message["content"]]
-    return [message for message in before if not any(block in kept for block in message["content"])]
 
 
 def _observe_offloading(
@@ -122,8 +116,9 @@ def run_strategies(instrumentation: Instrumentation, manager: Any, /, *_: Any, *
     yield
 
 
-def _invoke_callbacks(instrumentation: Instrumentation, invoke: Any, registry: Any, event: Any) -> Any:
-    """Invoke an event's callbacks, each wrapped; the registry itself is not changed."""
+@replace_hook
+def invoke_callbacks(instrumentation: Instrumentation, invoke: Any, registry: Any, event: Any) -> Any:
+    """Replace `HookRegistry.invoke_callbacks`, to wrap each callback; the registry itself is not changed."""
     with instrumentation.suppress_errors():
         if hasattr(event, "agent"):
             get_callbacks, registry = registry.get_callbacks_for, copy(registry)
@@ -146,9 +141,6 @@ def _wrap_callback(callback: Any, instrumentation: Instrumentation) -> Any:
         )
         return wrap(callback, instrumentation)
     return callback  # it could not be wrapped
-
-
-invoke_callbacks: Final = replace_hook(_invoke_callbacks)
 
 
 def context_tools(module: Any, instrumentation: Instrumentation) -> None:
