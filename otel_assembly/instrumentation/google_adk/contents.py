@@ -70,8 +70,10 @@ class AgentCall(ModelCall):
         if not same_objects(self.out, contents):
             # First without the events that the agent may not see, such as those of other branches; then with the
             # messages of other agents in rewritten form.
-            kept = {id(self.rewritten_contents.get(id(content), (content, content))[1]) for content in contents}
-            _observe_reduction(self, [content for content in self.out if id(content) in kept], policy="visible_events")
+            pairs = [self.rewritten_contents.get(id(content), (content, content)) for content in contents]
+            original_ids = {id(original) for _, original in pairs}
+            visible = [content for content in self.out if id(content) in original_ids]
+            _observe_reduction(self, visible, policy="visible_events")
             self.observe_messages(contents, policy="other_agents" if self.rewritten_contents else FRAMEWORK)
         return contents
 
@@ -128,6 +130,7 @@ def process_compaction_events(_: Instrumentation, events: Sequence[Any], *__: An
 
 
 def _observe_events(policy: str, _: Instrumentation, events: Sequence[Any], *__: Any, **___: Any) -> ReducerObservation:
+    """Observe a function that takes and returns the events of a session."""
     call = _current_call()
     if call is None:
         return None
@@ -146,8 +149,8 @@ outside_model_call: Final = run_hook(
 
 def _observe_summary(_: Instrumentation, *, events_to_compact: Sequence[Any], **__: Any) -> ReducerObservation:
     report = StepReport("", contents_of(events_to_compact))  # named later, when `_process_compaction_events` uses it
-    summary = yield report
-    return replace(report, after=contents_of([summary] if summary is not None else events_to_compact))
+    summary_event = yield report
+    return replace(report, after=contents_of([summary_event] if summary_event is not None else events_to_compact))
 
 
 _summary: Final = reducer(_observe_summary, invoking_agent=lambda *, session, **_: invoking_agent_of(session))
