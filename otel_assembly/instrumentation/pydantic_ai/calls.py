@@ -40,19 +40,18 @@ def _agent_name(ctx: Any) -> str | None:
     return getattr(ctx.agent, "name", None)
 
 
-def _prepare_call(instrumentation: Instrumentation, _: Any, ctx: Any, request: Any, **__: Any) -> Preparing:
-    """Begin a model call, whose input is the run's history."""
+@run_hook
+def prepare_call(instrumentation: Instrumentation, _: Any, ctx: Any, request: Any, **__: Any) -> Preparing:
+    """Hook of ``CombinedCapability.before_model_request``: begin a model call, whose input is the run's history."""
 
     def create_call() -> ModelCall:
-        invoking_agent, received = InvokingAgent.of(ctx.conversation_id, _agent_name(ctx)), request_of(request)
-        history, prompts, *_ = _with_prompts(ctx.messages, request.model_request_parameters, request.model)
-        call = ModelCall(
-            instrumentation, invoking_agent, messages=history, prompts=prompts, model=request.model.model_name
-        )
-        if not same_objects(history, received.messages):  # changed by what runs around all capabilities
-            call.reduced(
-                StepReport("wrap_model_request", history, received.messages, kind=None, prompts=received.prompts)
-            )
+        invoking_agent, model = InvokingAgent.of(ctx.conversation_id, _agent_name(ctx)), request.model
+        history, prompts, *_ = _with_prompts(ctx.messages, request.model_request_parameters, model)
+        received = request_of(request)
+        call = ModelCall(instrumentation, invoking_agent, messages=history, prompts=prompts, model=model.model_name)
+        if not same_objects(history, received.messages):  # changed by a ``wrap_model_request``, which runs before
+            report = StepReport("wrap_model_request", history, received.messages, kind=None, prompts=received.prompts)
+            call.reduced(report)
         return call
 
     return CALLS.preparing(instrumentation, ctx, create_call)
@@ -110,8 +109,6 @@ run: Final = run_argument_hook(
     lambda instrumentation, _, ctx, **__: CALLS.run(instrumentation, _agent_name(ctx) or "agent", ctx.conversation_id),
     "handler",
 )
-#: Hook of ``CombinedCapability.before_model_request``.
-prepare_call: Final = run_hook(_prepare_call)
 #: Hook of ``Model.request`` and ``Model.request_stream``: records the request, and ends the call prepared for it.
 model_request: Final = client(_client_request, lambda answer: answer.text or "", prepared=_prepared_call)
 #: Hook of ``Model.compact_messages``: records a capability's compaction request to the provider under its step.

@@ -158,11 +158,11 @@ register_results(ModelRequest, "parts", result_text("part_kind", "tool-return", 
 
 
 def with_system_prompts(messages: Sequence[Any], history: Sequence[Any], events: list[Any]) -> list[Any]:
-    """Return a policy chain's output (`events`) after the system prompts that `split_prompts` removed from messages.
+    """Return the leading system prompts of `messages`, followed by `events`, a policy chain's output.
 
-    That resulted in `history`.
+    `history` is the chain's input: the messages without these prompts, from `split_prompts`.
     """
-    first = len(messages) - len(history)  # the first message that contains more than system prompts
+    first = len(messages) - len(history)  # the index of the first message that contains more than system prompts
     if history and events and events[0] is history[0]:  # a copy of that message without its prompts: send the original
         return [*messages[: first + 1], *events[1:]]
     parts: list[Any] = []

@@ -42,13 +42,11 @@ def before_request(_: Instrumentation, capability: Any, __: Any, request: Any, *
     if not overrides or is_ours(capability) or CALL.get() is None:
         return None
     name, before = type(capability).__name__, request_of(request)
-    policy, is_compaction = (
-        policy_name(capability, _PACKAGES, "Compaction", names=_NAMES),
-        is_own(capability, _COMPACTION),
-    )
-    if name == "ProcessHistory":
+    is_compaction, is_processor = is_own(capability, _COMPACTION), name == "ProcessHistory"
+    policy = policy_name(capability, _PACKAGES, "Compaction", names=_NAMES)
+    if is_processor:
         policy = policy_name(capability.processor, (), lambda_name="history_processor")
-    is_reducer = is_compaction or name == "ProcessHistory" or _NAMES.get(name) == _BY_PROVIDER
+    is_reducer = is_compaction or is_processor or _NAMES.get(name) == _BY_PROVIDER
     report = StepReport(
         policy,
         before.messages,
