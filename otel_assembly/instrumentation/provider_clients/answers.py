@@ -258,10 +258,7 @@ def _merge(total: dict[str, Any], delta: Mapping[str, Any]) -> None:
 
 
 def _merge_item(items: list[Any], delta: Any) -> None:
-    """Add a delta to the item that its index names, or as a new item.
-
-    Some servers omit the index, or repeat it for another call with an id of its own.
-    """
+    """Add a delta to the item with its index and id, or as a new item. Some servers omit or repeat an index."""
     if not isinstance(delta, dict):
         items.append(delta)
         return
@@ -387,6 +384,7 @@ class ResponsesCollector:
         self._whole: ProviderAnswer | None = None
         self._id: str | None = None
         self._items: dict[int, dict[str, Any]] = {}
+        #: The indexes of the items that arrived whole.
         self._done: set[int] = set()
         #: The pieces of texts, by the item's index, the type of the event and the part's index.
         self._texts: dict[tuple[int, str, int], list[str]] = {}
@@ -420,7 +418,7 @@ class ResponsesCollector:
             return None
         items = {index: item if index in self._done else dict(item) for index, item in self._items.items()}
         for (index, kind, part_index), pieces in sorted(self._texts.items()):
-            if index in self._done:  # the item came whole
+            if index in self._done:
                 continue
             field, part_index_key, part_type, part_field = _RESPONSE_DELTAS[kind]
             item, text = items.setdefault(index, {"type": "message", "role": "assistant"}), "".join(pieces)
@@ -442,6 +440,7 @@ class MessagesCollector:
         self._usage: dict[str, int] = {}
         self._edits: dict[str, list[Any]] = {}
         self._blocks: dict[int, dict[str, Any]] = {}
+        #: The pieces of texts, by the block's index and the field of the delta.
         self._texts: dict[tuple[int, str], list[str]] = {}
 
     def add(self, chunk: Any) -> None:
@@ -511,6 +510,7 @@ class GenerateContentCollector:
     """
 
     def __init__(self) -> None:
+        #: The first choice as it arrived, and all choices with their parts joined, by index.
         self._chunks: list[dict[str, Any]] = []
         self._contents: dict[int, dict[str, Any]] = {}
         self._id: str | None = None
@@ -528,9 +528,9 @@ class GenerateContentCollector:
             index = index if isinstance(index, int) else position
             if index == 0:
                 self._chunks.append(content)
-            whole = self._contents.setdefault(index, {"role": "model"})
-            whole["role"] = content.get("role") or whole["role"]
-            parts = whole.setdefault("parts", [])
+            joined = self._contents.setdefault(index, {"role": "model"})
+            joined["role"] = content.get("role") or joined["role"]
+            parts = joined.setdefault("parts", [])
             for part in _list(content, "parts"):
                 if not isinstance(part, dict):
                     continue

@@ -39,21 +39,22 @@ def input_of(match: ParentMatch, request: ProviderRequest) -> tuple[list[Any], b
     if first_new >= len(before) and messages[: len(before)] == before:
         return [*messages], False
     positions = positions_in(parent, messages[:first_new])
-    sent = {}  # the parent's messages that the request has, by their index in `before`
-    last_sent = -1  # the index of the last of them in the request
+    kept = {}  # the messages of the parent that the request has, by their index in `before`
+    last_kept = -1  # the index of the last of them in the request
     for index, position in enumerate(positions):
         message = messages[index]
         if position >= 0 and (message is before[position] or _reads_the_same(before[position], message)):
-            sent[position], last_sent = message, index
-    # Messages between the parent's and its answer are injected ones; but new ones if the parent's end is not removed.
-    if match.answer_index < 0 or (last_sent >= 0 and positions[last_sent] == len(before) - 1):
-        first_new = last_sent + 1
+            kept[position], last_kept = message, index
+    # Between the parent's messages and its answer are injected messages, but new ones if the request has their end.
+    has_end = last_kept >= 0 and positions[last_kept] == len(before) - 1
+    if match.answer_index < 0 or has_end:
+        first_new = last_kept + 1
     new_messages = messages[first_new:]
     # Messages that the program appends to each request, such as a reminder, are behind the new messages now.
     first_moved = len(before)
-    while first_moved and first_moved - 1 not in sent and before[first_moved - 1] in new_messages:
+    while first_moved and first_moved - 1 not in kept and before[first_moved - 1] in new_messages:
         first_moved -= 1
-    complete = [sent.get(position, before[position]) for position in range(first_moved)] + new_messages
+    complete = [kept.get(position, before[position]) for position in range(first_moved)] + new_messages
     return complete, [*map(id, complete)] != [*map(id, messages)]
 
 

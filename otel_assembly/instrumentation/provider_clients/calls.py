@@ -108,9 +108,10 @@ class ProviderCall(ClientCall):
         self._own_prompt: OwnPrompt | None = None
 
     def _begin(self) -> None:
+        """Record the request, unless it already belongs to an assembly; the module's docstring lists these cases."""
         self._own_prompt = OWN_PROMPTS.claim(self._request_body)
-        span_name = getattr(trace.get_current_span(), "name", "")
-        if self._own_prompt is None and span_name != names.SPAN_COMPACT_BLOCK and not _is_inside_recorded_call():
+        makes_summary = getattr(trace.get_current_span(), "name", "") == names.SPAN_COMPACT_BLOCK
+        if self._own_prompt is None and not makes_summary and not _is_inside_recorded_call():
             super()._begin()
 
     @contextmanager
@@ -140,7 +141,11 @@ class ProviderCall(ClientCall):
             call_input, has_omissions = unreduced, False
         elif PROGRAM_REDUCTIONS.get():
             call_input, program_reports = take_program_reductions(
-                model_messages, conversation.id, call_input=parent_input, read=_without_prompts
+                model_messages,
+                conversation.id,
+                call_input=parent_input,
+                # The program may report SDK objects and system prompts; a request has dicts, and separate prompts.
+                read=lambda reported: split_prompts([plain(message) for message in reported])[1],
             )
         prompts = body.prompts if match.parent is None else list(match.parent.prompts)
         with context_value(PROGRAM_REDUCTIONS, ()):  # `ModelCall` takes no reports, because they are taken already
@@ -279,11 +284,6 @@ def _added(before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
     return [message for message in after if id(message) not in before_ids]
 
 
-def _without_prompts(messages: Sequence[Any]) -> list[Any]:
-    """Return the messages that a program reported, as a request has them: without the leading system prompts."""
-    return split_prompts([plain(message) for message in messages])[1]
-
-
 def _summarizers(added: Sequence[Any], recorded: RecordedCall) -> dict[int, list[RecordedCall]]:
     """Return the earlier calls whose answers each of these messages quotes, by the `id` of the message."""
     return {id(message): PARENT_CALLS.quoted_calls([message], besides=recorded) for message in added}
@@ -337,17 +337,18 @@ def omission_verdicts(before: Sequence[Any], after: Sequence[Any], summaries: Co
 def _replacements(omitted: list[Any], added: list[Any], summaries: Collection[int]) -> list[Verdict]:
     """Return the verdicts on messages that a program omitted between two kept messages, where it added others."""
     verdicts = []
-    by_result = {tuple(describe(message).closes): message for message in omitted if describe(message).closes}
+    # Tool results, by the ids of their calls.
+    omitted_results = {tuple(describe(message).closes): message for message in omitted if describe(message).closes}
     same_count = len(omitted) == len(added)
     for place, message in enumerate(added):
         if id(message) in summaries:
             continue
         facts = describe(message)
-        edited = by_result.pop(tuple(facts.closes), None) if facts.closes else None
-        if edited is None and same_count and describe(omitted[place]).kind == facts.kind:
-            edited = omitted[place]
-        if edited is not None:
-            verdicts.append(_compacted([edited], message))
+        original = omitted_results.pop(tuple(facts.closes), None) if facts.closes else None
+        if original is None and same_count and describe(omitted[place]).kind == facts.kind:
+            original = omitted[place]
+        if original is not None:
+            verdicts.append(_compacted([original], message))
     edited_ids = {id(event) for verdict in verdicts for event in verdict.events}
     remaining = [message for message in omitted if id(message) not in edited_ids]
     summary = next((message for message in added if id(message) in summaries), None)

@@ -89,12 +89,13 @@ def _stainless_call(
 def _openai_call(
     instrumentation: Instrumentation, client: Any, path: str, **kwargs: Any
 ) -> ProviderCall | StoreRequest | None:
+    """Return a model call, or a request that stores items of a conversation; None for any other request."""
     body = request_body(kwargs.get("body"), (kwargs.get("options") or {}).get("extra_json"))
     api = api_of_path("openai", "post", path)
     if api is None:
         return store_request(instrumentation, path, body)
     if api.name in BOUNDED_APIS and client in BOUNDED_CLIENTS:
-        return None
+        return None  # the client's own `request`, which `post` calls, assembles and records it
     return provider_call(instrumentation, api, body, path, client)
 
 

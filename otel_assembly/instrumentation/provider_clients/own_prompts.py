@@ -57,10 +57,7 @@ class OwnPrompts:
         self._unsent.append(_prompt_of(assembly))
 
     def claim(self, request: ProviderRequest) -> OwnPrompt | None:
-        """Return the assembly's prompt that a request sends; None if there is none.
-
-        Further requests with this prompt are no longer recognized, unless `give_back` gets the prompt.
-        """
+        """Remove and return the assembly's prompt that a request sends; None if there is none."""
         if not self._unsent:
             return None
         # A conversion can divide and move messages, so the request is searched further back than the prompt was read.

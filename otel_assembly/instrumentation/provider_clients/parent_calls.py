@@ -109,13 +109,19 @@ class ParentCalls:
             added_size = take_messages(call, request.messages, match)
             call.shared_size = sum(call.sizes) - added_size
             call.size = _SIZE_OF_CALL + _SIZE_OF_ENTRY * len(call.messages) + added_size
-            call.size += self._share_prompts(call, parent)
+            if call.prompts == self._last_prompts:
+                call.prompts = self._last_prompts
+            elif parent is not None and call.prompts == parent.prompts:
+                call.prompts = parent.prompts
+            else:
+                call.size += sum(map(len, call.prompts))
+            self._last_prompts = call.prompts
             call.thread.latest = ref(call)
             call.number, call.time = next(self._numbers), self._clock()
             if parent is not None:
                 if parent.number in self._calls:
                     parent.children.append(call)
-                else:
+                else:  # the parent's messages are kept in memory by this call only
                     call.parent_forgotten()
                 self._index.add_link(parent, request, position)
             self._calls[call.number] = call
@@ -124,18 +130,6 @@ class ParentCalls:
                 self._index.add(call, ("last", call.fingerprints[-1]))
             self._forget_calls()
         return call
-
-    def _share_prompts(self, call: RecordedCall, parent: RecordedCall | None) -> int:
-        """Replace a call's prompts by the equal ones of an earlier call; return their size if there are none."""
-        size = 0
-        if call.prompts == self._last_prompts:
-            call.prompts = self._last_prompts
-        elif parent is not None and call.prompts == parent.prompts:
-            call.prompts = parent.prompts
-        else:
-            size = sum(map(len, call.prompts))
-        self._last_prompts = call.prompts
-        return size
 
     def record_answer(self, call: RecordedCall, answer: ProviderAnswer) -> None:
         """Record the answer to a call, in place of an earlier one."""

@@ -273,8 +273,8 @@ def _answer_candidates(search: _Search, index: int, keys: MessageKeys) -> tuple[
     for first in dict.fromkeys((start, index)):
         if first == 0:
             continue
-        front = search.keys(first - 1).fingerprint
-        index_keys = [("answer", key.hash, front) for key in answer_keys]
+        front_fingerprint = search.keys(first - 1).fingerprint
+        index_keys = [("answer", key.hash, front_fingerprint) for key in answer_keys]
         found = {}
         for key, index_key in zip(answer_keys, index_keys, strict=True):
             same_key = [*search.calls_under(*index_key)]
