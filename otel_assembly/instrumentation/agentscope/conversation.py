@@ -132,7 +132,8 @@ class AgentScopeCall(ModelCall):
         """Record each middleware's change of the system prompt as a step, unless this prompt was recorded before."""
         original = self.prompt_changes[0].before if self.prompt_changes else self.prompt
         self.observe_messages(events, prompts=as_prompts(original) if self.prompts is None else None)
-        if list(self.prompts_out or ()) != as_prompts(self.prompt):
+        is_recorded = list(self.prompts_out or ()) == as_prompts(self.prompt)
+        if not is_recorded:
             for change in self.prompt_changes:
                 report = StepReport(
                     change.middleware, self.out, self.out, kind="injection", prompts=as_prompts(change.after)

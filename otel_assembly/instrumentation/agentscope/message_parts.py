@@ -80,7 +80,7 @@ class MessageParts(Generic[P]):
         self._parts_by_place: dict[tuple[Any, ...], tuple[P, Sequence[Any]]] = {}
 
     def of(self, messages: Iterable[Any], in_front: Sequence[Any] = (), *, forgets: bool = True) -> list[P]:
-        """Return the parts of `in_front`, blocks without a message, and of messages; with `forgets`, forget all others."""
+        """Return the parts of the blocks `in_front` and of messages. With `forgets`, all other parts are forgotten."""
         leading: list[PartPlace] = [(None, 0, tuple(in_front), True)] if in_front else []
         places = [*leading, *self._split(messages)]
         all_contents = contents([block for _, _, blocks, _ in places for block in blocks])
@@ -94,8 +94,8 @@ class MessageParts(Generic[P]):
             content, entry = all_contents[start:end], self._parts_by_place.get(key)
             if entry is None or entry[1] != content:
                 entry = self._part_of(message, blocks, framed=framed), copied(content)
-            entry[0].message, entry[0].blocks = message, blocks
-            parts_by_place[key] = entry
+            part, _ = parts_by_place[key] = entry
+            part.message, part.blocks = message, blocks  # those of the newest copy
         if forgets:
             self._parts_by_place = parts_by_place
         return [part for part, _ in parts_by_place.values()]

@@ -24,7 +24,6 @@ from agentscope.message import (
 
 from otel_assembly.instrumentation.agentscope.message_parts import MessagePart
 from otel_assembly.instrumentation.message_alignment import same_objects
-from otel_assembly.instrumentation.prompts import in_front
 from otel_assembly.messages import Draft, summary_like
 from otel_assembly.messages.content_snapshot import read_from
 from otel_assembly.messages.event_facts import ROLES, EventFacts, EventKind, describe
@@ -180,8 +179,10 @@ register_results(Part, "blocks", result_of, with_result, lambda part, blocks: pa
 
 def split_prompts(messages: Sequence[Msg]) -> tuple[list[str], Sequence[Msg]]:
     """Return the text of a leading system message, if there is one, and the messages after it."""
-    leading, rest = in_front(messages[:1], lambda message: message.role == "system")
-    return [text for message in leading if (text := message.get_text_content())], [*rest, *messages[1:]]
+    if not messages or messages[0].role != "system":
+        return [], messages
+    text = messages[0].get_text_content()
+    return [text] if text else [], messages[1:]
 
 
 def with_output(messages: Sequence[Msg], parts: Iterable[Part], prompts: Sequence[str] | None) -> list[Any]:
