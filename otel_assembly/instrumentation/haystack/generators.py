@@ -53,10 +53,12 @@ def returns_replies(component: Any) -> bool:
 
 def attribute_values(component: Any) -> Iterator[Any]:
     """Yield the values of a component's attributes, and the first items of those that are lists or mappings."""
-    for name, value in [*vars(component).items()] if hasattr(component, "__dict__") else ():
-        if not name.startswith("__haystack"):  # Haystack's own; one of them is the pipeline that contains the component
-            items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-            yield from (value, *islice(items, _MAX_ITEMS))
+    for name, value in [*getattr(component, "__dict__", {}).items()]:
+        if name.startswith("__haystack"):  # Haystack's own; one of them is the pipeline that contains the component
+            continue
+        yield value
+        if isinstance(value, dict | list):
+            yield from islice(value.values() if isinstance(value, dict) else value, _MAX_ITEMS)
 
 
 def component_name(component: Any) -> str | None:
