@@ -32,7 +32,7 @@ _SUMMARY_KEYS: Final = frozenset({"__summary__", OUR_SUMMARY})
 
 
 def is_summary(message: ChatMessageContent) -> bool:
-    return bool(_compared_values([message])[0][1])
+    return not _SUMMARY_KEYS.isdisjoint(message.metadata)
 
 
 def is_prompt(message: Any) -> bool:
@@ -95,7 +95,8 @@ def _compared_values(messages: Sequence[ChatMessageContent]) -> list[Any]:
 
 
 def _facts(message: ChatMessageContent) -> Mapping[str, Any]:
-    return dict(zip(("name", "billed_tokens", "output_tokens"), _compared_values([message])[0][2:], strict=True))
+    _, _, name, input_tokens, output_tokens = _compared_values([message])[0]
+    return {"name": name, "billed_tokens": input_tokens, "output_tokens": output_tokens}
 
 
 def _arguments(call: Any) -> str:
