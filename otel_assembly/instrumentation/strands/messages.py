@@ -36,10 +36,7 @@ def known_copies(agent: Any) -> Mapping[int, Any]:
 
 
 def model_messages(messages: Iterable[Any], known: Mapping[int, Any] = {}) -> list[Any]:  # never written to
-    """Return copies of messages as a model receives them.
-
-    `known` has earlier copies, by the `id` of their message; they are returned again if they are still equal to it.
-    """
+    """Return messages as a model receives them: the `known` copy, by the message's `id`, or a new one if it changed."""
     messages = list(messages)
     # Histories are long, so no Python code runs for a message that has both keys and has not changed.
     try:
