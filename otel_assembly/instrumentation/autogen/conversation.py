@@ -55,7 +55,7 @@ def invoking_agent(conversation: Any = None, name: str | None = None) -> Invokin
 
     Without a context, the agent object is the conversation, or there is none.
     """
-    agent, key = RUNNING_AGENT.get(), name
+    agent, key = RUNNING_AGENT.get(), name  # the key distinguishes the agents of a conversation
     if agent is not None:
         key = name = name or str(agent.name)
         conversation = agent if conversation is None else conversation
