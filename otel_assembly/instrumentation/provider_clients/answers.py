@@ -424,7 +424,7 @@ class ResponsesCollector:
             item, text = items.setdefault(index, {"type": "message", "role": "assistant"}), "".join(pieces)
             if not part_index_key:
                 item[field] = text
-            elif item.get("type") != "message" or field == "content":
+            elif item.get("type") != "message" or field == "content":  # a message has no summary
                 parts = item[field] = list(_list(item, field))
                 parts[part_index:] = [{"type": part_type, part_field: text}]
         messages = [items[index] for index in sorted(items)]
@@ -626,7 +626,7 @@ class InvokeModelCollector:
         outputs = _list(event, "outputs")
         if outputs:  # Mistral
             text = _str(outputs[0], "text")
-        self._collector.add(event if text is None else {"completion": text})
+        self._collector.add(event if text is None else {"completion": text})  # a form that `ChatCollector` reads
 
     def answer(self) -> ProviderAnswer | None:
         if self._collector is None:

@@ -96,10 +96,7 @@ _OTHER_MODELS: Final = ("embed", "rerank", "image", "stability.", "canvas", "ree
 
 
 def api_of_path(library: str, method: object, path: object) -> ProviderAPI | None:
-    """Return the API of an HTTP request; None if the request makes no model call.
-
-    The library is the package of the client, such as ``openai``. The path may be a URL, and may contain a query.
-    """
+    """Return the API of an HTTP request of a client library; None if it calls no model. The path may be a URL."""
     if not isinstance(path, str) or not isinstance(method, str) or method.lower() != "post":
         return None
     path = "/" + path.partition("?")[0].strip("/")

@@ -80,6 +80,7 @@ def provider_call(
 def _stainless_call(
     library: str, instrumentation: Instrumentation, client: Any, *args: Any, **kwargs: Any
 ) -> ProviderCall | None:
+    """Return the call of `request`, whose argument `options` has the path and the body."""
     options = argument(args, kwargs, 1, "options")
     path = str(options.url)
     body = request_body(options.json_data, options.extra_json)

@@ -205,23 +205,20 @@ def _undo(
     None if the call lacks it.
     """
     kept = _find_each(before, after)  # for each message of `before`, the object in `after`; None if it was removed
-    missing = [message for message, found in zip(before, kept, strict=True) if found is None]
+    missing_places = [place for place, found in enumerate(kept) if found is None]
+    missing = [before[place] for place in missing_places]
     in_call = _find_each(missing, _without(current, sent))
     if missing and None not in in_call:  # the call has all messages that the reduction removed
         return None
     in_input = _find_each(missing, _without(call_input, current))
     sent_of = dict(zip(map(id, after), sent, strict=True))
-    removed: list[Any] = []
-    original: list[Any] = []  # the messages of `before`, as objects of the call or its input if these have them
-    missing_objects = iter(zip(missing, in_call, in_input, strict=True))
-    for found in kept:
-        if found is not None:
-            original.append(sent_of[id(found)])
-            continue
-        message, call_object, input_object = next(missing_objects)
-        original.append(call_object or input_object or message)
+    # The messages of `before`, as objects of the call or its input if these have them.
+    original = [None if found is None else sent_of[id(found)] for found in kept]
+    removed = []
+    for place, call_object, input_object in zip(missing_places, in_call, in_input, strict=True):
+        original[place] = call_object or input_object or before[place]
         if call_object is None:
-            removed.append(original[-1])
+            removed.append(original[place])
     added = _without(sent, [sent_of[id(message)] for message in kept if message is not None])
     pairs = (*zip(before, original, strict=True), *zip(after, sent, strict=True))
     objects = {id(reported): message for reported, message in pairs if message is not None}

@@ -121,12 +121,12 @@ def part_texts(content: object) -> list[str]:
     if not isinstance(content, list | tuple):
         return []
     texts = []
-    for part in content:
-        text = plain(part)
-        if isinstance(text, Mapping):
-            is_reasoning = text.get("thought") is True or text.get("type") == "reasoning_text"
-            text = None if is_reasoning else text.get("text")
-        if isinstance(text, str):
+    for part in map(plain, content):
+        text, is_reasoning = part, False
+        if isinstance(part, Mapping):
+            text = part.get("text")
+            is_reasoning = part.get("thought") is True or part.get("type") == "reasoning_text"
+        if isinstance(text, str) and not is_reasoning:
             texts.append(text)
     return texts
 
