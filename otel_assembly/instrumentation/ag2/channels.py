@@ -186,7 +186,7 @@ def view(read_view: Callable[..., View]) -> Wrap:
             report = partial(
                 instrumentation.observed.project,
                 read.name,
-                f"{read.channel}\0{read.participant}",
+                f"{read.channel}\0{read.participant}",  # each participant has views of its own
                 envelopes_in=read.envelopes,
                 events=messages,
                 agent_name=read.agent_name,
@@ -197,7 +197,7 @@ def view(read_view: Callable[..., View]) -> Wrap:
             if error is None:
                 reported_in_run(report)
             else:
-                report()
+                report()  # after an error, no run may begin
 
         with on_exit(record), context_value(_VIEWING, True):
             messages = yield

@@ -125,7 +125,7 @@ def reducing_middleware_hook(spec: ReducerSpec, scope: Callable[..., AbstractCon
         # The original is `async def (reducer, call_next, messages, *rest)`; its caller may name the arguments.
         reducer, call_next, messages, *rest = inspect.signature(original).bind(*args, **kwargs).args
 
-        def messages_first(request: Any, next_layer: Any, *others: Any) -> Any:
+        def messages_first(request: Any, next_layer: Any, *others: Any) -> Any:  # as `wrap_middleware` calls it
             return original(reducer, next_layer, request, *others)
 
         with scope(instrumentation, call_next, messages, *rest) as call:
