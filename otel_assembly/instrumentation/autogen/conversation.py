@@ -101,7 +101,7 @@ def model_of(client: Any) -> str | None:
 def window_of(client: Any, model: str | None) -> ListedWindow | None:
     """Return a model's window from AutoGen's table for the client; None for a model whose window AutoGen assumes."""
     for owner in type(_innermost(client)).__mro__:
-        table = getattr(sys.modules.get(owner.__module__), "_model_info", None)
+        table = getattr(sys.modules.get(owner.__module__), "_model_info", None)  # imported by AutoGen's extensions
         limits = getattr(table, "_MODEL_TOKEN_LIMITS", None)
         if isinstance(limits, dict):
             resolve = getattr(table, "resolve_model", getattr(table, "resolve_model_class", str))
