@@ -72,6 +72,7 @@ class AssemblyMiddleware(Plugin[PluginConversation], ChatMiddleware):
             await _show_response(conversation, context.result)
 
     async def _read_input(self, request: Any) -> TurnInput:
+        """Read the input from a `ChatContext`."""
         options, invoking_agent = request.options or {}, RUNS.invoking_agent
         return TurnInput(
             framework_object=request,
