@@ -47,8 +47,10 @@ def returns_replies(component: Any) -> bool:
     ``component.output_types`` stores them on a ``run`` method, which a subclass may have inherited.
     """
     sockets = getattr(getattr(component, "__haystack_output__", None), "_sockets_dict", None)
-    outputs = (getattr(vars(base).get("run"), "_output_types_cache", ()) for base in type(component).__mro__)
-    return any("replies" in names for names in ([sockets] if sockets else outputs))
+    if sockets:
+        return "replies" in sockets
+    runs = (vars(base).get("run") for base in type(component).__mro__)
+    return any("replies" in getattr(run, "_output_types_cache", ()) for run in runs)
 
 
 def attribute_values(component: Any) -> Iterator[Any]:

@@ -37,7 +37,7 @@ class HaystackPlugin(Plugin[PluginConversation]):
         first = next((message for message in messages if not message.is_from("system")), None)
         return self._conversation(None if conversation_id is None else str(conversation_id), first)
 
-    async def _read_input(self, request: Any) -> TurnInput:
+    async def _read_input(self, request: PolicyRequest) -> TurnInput:
         call, (prompts, others), client = CALL.get(), split_prompts(request.messages), request.generator
         return TurnInput(
             framework_object=request.framework_object,
@@ -50,7 +50,9 @@ class HaystackPlugin(Plugin[PluginConversation]):
             shown=request.messages,
         )
 
-    def _write_output(self, request: Any, turn_input: TurnInput, prompts: list[str], messages: list[Any]) -> Any:
+    def _write_output(
+        self, request: PolicyRequest, turn_input: TurnInput, prompts: list[str], messages: list[Any]
+    ) -> list[Any]:
         if prompts == turn_input.prompts:
             front = request.messages[: len(prompts)]  # the original message objects
         else:
