@@ -145,6 +145,7 @@ class AssemblyInputFilter(Plugin[ItemConversation], RunHooks[Any]):
         return output
 
     async def _read_input(self, request: Any) -> TurnInput:
+        """Read the input from a `CallModelData`."""
         agent, context, run = request.agent, request.context, RunContextWrapper(request.context)
         return TurnInput(
             framework_object=request,

@@ -144,7 +144,8 @@ def _get_items(_: Instrumentation, session: Any, limit: int | None = None, **__:
     loaded += items
     invoking_agent, name = _run_agent(), session_id_of(session)
     limit = limit if limit is not None else getattr(getattr(session, "session_settings", None), "limit", None)
-    if invoking_agent is not None and name is not None and (limit is not None or hasattr(session, "run_compaction")):
+    may_lack_items = limit is not None or hasattr(session, "run_compaction")
+    if invoking_agent is not None and name is not None and may_lack_items:
         _HISTORIES.record_read(name, items, invoking_agent, limit)
 
 
