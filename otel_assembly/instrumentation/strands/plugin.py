@@ -102,6 +102,7 @@ class AssemblyConversationManager(Plugin[PluginConversation], ConversationManage
             raise
 
     async def _read_input(self, request: Any) -> TurnInput:
+        """Read the input from an `InvokeModelContext`."""
         agent, model, tools = request.agent, request.model, schemas_of(request.tool_specs)
         # Middleware receives copies, which Strands gives the same ``tracking_id``; a changed copy is kept.
         originals = {message.get("tracking_id"): message for message in agent.messages}
