@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from functools import partial
-from itertools import count, groupby, islice
+from itertools import count, groupby, repeat
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
@@ -23,14 +23,14 @@ from otel_assembly.history.history import History, ListHistory, text_digest
 from otel_assembly.history.read_events import ReadEvent, ReadEvents
 from otel_assembly.history.view import Run, View, difference, to_runs
 from otel_assembly.ledger.rearranged import (
-    absent_ids,
     changed_created_items,
     created_ids,
+    ids_with_unchanged,
     known_ids,
     number_read_events,
     replace_copies,
     unchanged_exported,
-    window,
+    unchanged_positions,
 )
 from otel_assembly.ledger.snapshot import (
     FIRST_MADE,
@@ -226,7 +226,7 @@ class Ledger:
         if new := old.objects[known:]:  # `objects` has the new messages already, and the history not yet
             created = self.last.created if self.observed else []
             item_ids = created_ids(created, old, new, self.facts_of) if created else [None] * len(new)
-            yield from self._read_into(old, new, item_ids, iter(()))
+            yield from self._read_into(old, new, item_ids, repeat(None))
             if created:
                 places = {item: at for at, item in enumerate(item_ids, known) if item is not None}
                 self.exported = difference(self.exported, changed_created_items(self.last, old, places))
@@ -235,13 +235,12 @@ class Ledger:
     def _open_rearranged(self, old: NumberedHistory, events: list[Any]) -> Slices[LedgerInput]:
         """Open a list that is not the last list with messages appended: read all of it into a new history."""
         numbered = InputList(ListHistory(), ItemIds(), objects=events)
-        kept, known = window(old, events) if not self.observed else ([], iter(()))
-        yield from self._read_into(numbered, events, None, known)
-        if kept:
-            for start, stop in kept:
-                numbered.item_ids.extend_from(old.item_ids, start, stop)
-            self._number(numbered, absent_ids(old, kept, events[numbered.item_ids.end :], self.facts_of))
+        if isinstance(old, InputList) and not self.observed:
+            unchanged = unchanged_positions(old, events)
+            yield from self._read_into(numbered, events, None, map(old.described, unchanged))
+            self._number(numbered, ids_with_unchanged(old, unchanged, events, self.facts_of))
         else:
+            yield from self._read_into(numbered, events, None, repeat(None))
             sent = self.last if self.observed else NOTHING_SENT
             self._number(numbered, known_ids(old, events, sent, self.facts_of))
         self._forget_absent(old, numbered)
@@ -253,20 +252,20 @@ class Ledger:
         source: InputList,
         events: Sequence[Any],
         item_ids: Sequence[int | None] | None,
-        known: Iterator[DescribedEvent],
+        known: Iterator[DescribedEvent | None],
     ) -> Slices[None]:
         """Read events, and append them to a list; append none if one cannot be read.
 
         `item_ids` has the item id of each event, None for a new item. If it is None, no item ids are set yet. `known`
-        are the first of the events if they were read before.
+        has each event as it was read before, None for one that has to be read.
         """
         self.described.serve(len(source.history.events) + len(events))
         read: list[DescribedEvent] = []
         for start in range(0, len(events), SLICE):
             if start:
                 yield
-            read += islice(known, min(SLICE, len(events) - start))
-            read += map(self.described.of, events[len(read) : start + SLICE])
+            for event, known_event in zip(events[start : start + SLICE], known, strict=False):
+                read.append(self.described.of(event) if known_event is None else known_event)
         for start in range(0, len(events), SLICE):
             if start:
                 yield

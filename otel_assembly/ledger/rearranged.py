@@ -19,7 +19,7 @@ from otel_assembly.matching.sequence_diff import diff_sequences
 from otel_assembly.messages.content_snapshot import DescribedEvent, changed, contents, equal, readable, says_the_same
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from otel_assembly._internal.slices import Slices
     from otel_assembly.history.view import Run
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 _FACTS: Final = attrgetter("facts")
 #: The number of messages whose contents are compared in one slice.
 _COMPARED: Final = 2_048
-#: The number of messages at which a window of the last list is assumed to continue.
-_CUTS: Final = 8
+#: The most differences between two lists after which they are compared further.
+_DIFFERENCES: Final = 8
 
 
 def replace_copies(known: InputList, events: list[Any], described: DescribedEvents) -> Slices[bool]:
@@ -72,43 +72,63 @@ def replace_copies(known: InputList, events: list[Any], described: DescribedEven
     return True
 
 
-def window(last: NumberedHistory, events: list[Any]) -> tuple[list[Run], Iterator[DescribedEvent]]:
-    """Return which messages of the last list a list begins with, if it is a window of that list, and these messages.
+def unchanged_positions(last: InputList, events: list[Any]) -> list[int | None]:
+    """Return for each message of a list the position in the last list of the same message, with unchanged content.
 
-    A window lacks older messages: a program may load only the newest messages of a conversation, or its first and its
-    newest ones. So the list begins with ``last[:front] + last[cut:]``. Its messages are the same objects, or else
-    copies, and their content is that of the last list.
-
-    Returns:
-        The positions in the last list, as runs, and the messages as they were read; both empty for all other lists.
+    A program may load its messages again before each turn, or only the newest ones, and may replace, insert or remove
+    some, such as a system message with the time. The other messages need not be read again. The result has None for
+    messages for which no position was found: for all if a type's content is unknown, or cannot be compared.
     """
-    if not isinstance(last, InputList):
-        return [], iter(())
-    old, before, now = last.history.events, last.contents, contents(events)
-    front, cut = _find_window(before, now) or (0, len(old))
-    runs, first, facts = merged([(0, front), (cut, len(old))]), events[: front + len(old) - cut], last.history.facts
-    positions = list(chain.from_iterable(starmap(range, runs)))
-    places = dict(zip(map(id, old), range(len(old)), strict=True))
-    is_window = (
-        readable(first)
-        and all(map(is_, map(type, map(old.__getitem__, positions)), map(type, first)))
-        # Of several messages with equal content, the window may have another one than was found.
-        and list(map(places.get, map(id, first), positions)) == positions
-    )
-    return (runs, (DescribedEvent(before[at], facts(at)) for at in positions)) if is_window else ([], iter(()))
-
-
-def _find_window(before: Sequence[Any], now: Sequence[Any]) -> Run | None:
-    """Return ``(front, cut)`` if `now` begins with ``before[:front] + before[cut:]``; the comparisons run in C."""
+    old, unknown = last.history.events, list[int | None]([None] * len(events))
+    if not readable(events):
+        return unknown
     try:
-        front = cut = next(compress(count(), map(ne, before, now)), min(len(before), len(now)))
-        for _ in range(_CUTS):
-            cut = before.index(now[front], cut + 1)
-            if before[cut:] == now[front : front + len(before) - cut]:
-                return front, cut
-    except Exception:  # noqa: BLE001  # there is no such message, or the ``__eq__`` of a framework's type failed
-        return None
-    return None
+        found = _aligned(last.contents, contents(events))
+    except Exception:  # noqa: BLE001  # the ``__eq__`` of a framework's type can raise any exception
+        return unknown
+    types, places = list(map(type, old)), dict(zip(map(id, old), range(len(old)), strict=True))
+    for place, (at, event) in enumerate(zip(found, events, strict=True)):
+        if at is not None and type(event) is not types[at]:
+            found[place] = None
+        elif at is not None and places.get(id(event), at) != at:
+            return unknown  # of several messages with equal content, another one is in this place
+    return found
+
+
+def _aligned(before: Sequence[Any], now: Sequence[Any]) -> list[int | None]:
+    """Return for each entry of `now` the position of an equal one in `before`, in the same order; None for the others.
+
+    The lists are compared in C, from a difference on where they continue, up to `_DIFFERENCES` times.
+    """
+    found: list[int | None] = [None] * len(now)
+    at = place = 0
+    for _ in range(_DIFFERENCES):
+        rest, new = before[at:], now[place:]
+        same = next(compress(count(), map(ne, rest, new)), min(len(rest), len(new)))
+        found[place : place + same] = range(at, at + same)
+        at, place = at + same, place + same
+        if at == len(before) or place == len(now):
+            break
+        if now[place] in rest[same + 1 :]:  # entries were removed
+            at = before.index(now[place], at + 1)
+        elif before[at] in new[same + 1 :]:  # entries were inserted
+            place = now.index(before[at], place + 1)
+        else:  # an entry was replaced
+            at, place = at + 1, place + 1
+    return found
+
+
+def ids_with_unchanged(
+    old: NumberedHistory, unchanged: Sequence[int | None], events: list[Any], read: Read
+) -> list[int | None]:
+    """Return the item id of each event that the previous input contained; None for other events.
+
+    `unchanged` has the positions in `old` that `unchanged_positions` found.
+    """
+    history, found = old.history, set(unchanged)
+    index = EventIndex(history.events, lambda at: None if at in found else history.facts(at))
+    matches = EventMatcher(history.events, index=index, read=read).match(events, unchanged)
+    return [None if at is None else old.item_ids.of(at) for at in matches]
 
 
 def known_ids(old: NumberedHistory, events: list[Any], sent: Snapshot, read: Read) -> list[int | None]:
@@ -128,15 +148,6 @@ def known_ids(old: NumberedHistory, events: list[Any], sent: Snapshot, read: Rea
             for place, item_id in zip(places, find_ids([events[place] for place in places], read), strict=True):
                 item_ids[place] = None if item_id in used else item_id
     return item_ids
-
-
-def absent_ids(old: NumberedHistory, kept: Sequence[Run], events: list[Any], read: Read) -> list[int | None]:
-    """Return the item id of each event that the previous input contained at no position of `kept`; None for others."""
-    history = old.history
-    absent = list(chain.from_iterable(starmap(range, difference([(0, len(history.events))], kept))))
-    index = EventIndex([history.events[at] for at in absent], lambda place: history.facts(absent[place]))
-    matches = EventMatcher(index.events, index=index, read=read).match(events)
-    return [None if at is None else old.item_ids.of(absent[at]) for at in matches]
 
 
 def _input_ids(old: NumberedHistory, events: list[Any], read: Read) -> list[int | None]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from otel_assembly.history.history import ListHistory
 from otel_assembly.history.view import Run, View, difference, is_in, merged, to_runs
 from otel_assembly.matching.event_index import EventIndex
-from otel_assembly.messages.content_snapshot import may_change
+from otel_assembly.messages.content_snapshot import DescribedEvent, may_change
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from otel_assembly.history.history import History
     from otel_assembly.history.token_counts import TokenTable
     from otel_assembly.history.view import View
-    from otel_assembly.messages.content_snapshot import DescribedEvent
     from otel_assembly.messages.event_facts import EventFacts
 
 #: The first item id of events that steps created. They are numbered apart from input events, and above them.
@@ -199,6 +198,10 @@ class InputList(NumberedHistory):
         self.contents += [event.content for event in read]
         self.all_dicts = self.all_dicts and {*map(type, events)} <= {dict}
         self.may_change = self.may_change or self.history.of_dicts or may_change(events)
+
+    def described(self, position: int | None) -> DescribedEvent | None:
+        """Return a message as it was read; None for no position."""
+        return None if position is None else DescribedEvent(self.contents[position], self.history.facts(position))
 
 
 @dataclass(slots=True)

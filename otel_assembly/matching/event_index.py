@@ -165,15 +165,19 @@ class EventMatcher:
         self._by_id = by_id
         self._changed_is_new = changed_is_new
 
-    def match(self, events: Sequence[Any]) -> list[int | None]:
-        """Return for each event the index of its input; None for a new event."""
+    def match(self, events: Sequence[Any], known: Sequence[int | None] | None = None) -> list[int | None]:
+        """Return for each event the index of its input; None for a new event.
+
+        `known` has the inputs that the caller found already, None for other events.
+        """
         index, start, matched = self._index, self._start, set[int]()
         is_whole = start == 0 and self._stop == len(index.events)
-        matches = index.places_of(events) if is_whole else None
-        if matches is None:
-            matches = [self._first(index.of_object(event), start, matched) for event in events]
-        else:
-            matched.update(at for at in matches if at is not None)
+        objects = index.places_of(events) if is_whole and known is None else None
+        matches = list(known or objects or [None] * len(events))
+        matched.update(at for at in matches if at is not None)
+        for place, event in enumerate(events if objects is None else ()):
+            if matches[place] is None:
+                matches[place] = self._first(index.of_object(event), start, matched)
         self._identical.update(matched)
         unknown = {place: self._read(events[place]) for place, at in enumerate(matches) if at is None}
         for place, facts in list(unknown.items()) if self._by_id else ():
@@ -183,8 +187,8 @@ class EventMatcher:
             found = self._first(index.of_id(facts.id), start, matched, is_of_type)
             if found is not None:
                 del unknown[place]
-                known = index.facts(found)
-                if not self._changed_is_new or (known is not None and comparison_key(known) == comparison_key(facts)):
+                before = index.facts(found) if self._changed_is_new else facts
+                if before is not None and comparison_key(before) == comparison_key(facts):
                     matches[place] = found
         # Copies are matched in order: only inputs after the last matched one are compared.
         at = start
