@@ -11,6 +11,8 @@ reason is in this list:
   other steps. It matters only if the ids of calls repeat.
 * ``gathered`` and ``gathered_long``: the item ids of turns without an id. If a retrieved passage moved in front of a
   turn, the turn was a new item, and was counted as dropped again; now it keeps its id while the list of turns grows.
+* ``assembled`` 2193: another conversation replaces the list of messages. Which of its messages keep the id of a message
+  with equal content has changed, because the lists are compared from each difference on.
 """
 
 from __future__ import annotations
