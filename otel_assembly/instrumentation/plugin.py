@@ -138,7 +138,7 @@ def _run_in_new_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
 #: The most alerts of one conversation that are kept for the model; the oldest is dropped first.
 ALERTS: Final = 100
 #: The number of the newest events, shown to observers, that are recognized if the framework passes them again.
-_RECOGNIZED: Final = 8
+RECOGNIZED: Final = 8
 
 
 class PluginStream(Stream):
@@ -211,7 +211,7 @@ class PluginConversation:
         self.has_alert_policy = any(isinstance(policy, AlertPolicy) for policy in plugin.assembler.policies)
         self._inserts_alerts = self.has_alert_policy if inserts_alerts is None else inserts_alerts
         self._same = same
-        self._shown: deque[Any] = deque(maxlen=_RECOGNIZED)
+        self._shown: deque[Any] = deque(maxlen=RECOGNIZED)
         #: The event loop of the last turn, and the lock for turns in it; a lock cannot be used in another loop.
         self._turn_lock: tuple[object, asyncio.Lock] | None = None
 
@@ -284,14 +284,18 @@ class PluginConversation:
 
     async def show(self, events: Sequence[Any]) -> None:
         """Show the observers the events after the last one that they were already shown."""
+        for event in self._new_events(events):
+            self._shown.append(event)
+            await self.stream.show(event)
+
+    def _new_events(self, events: Sequence[Any]) -> Sequence[Any]:
+        """Return the events after the last one that was already shown; none if there are no observers."""
         if not self._plugin._observers:  # noqa: SLF001  # as above
-            return
+            return ()
         start = len(events)
         while start and not self._was_shown(events[start - 1]):
             start -= 1
-        for event in events[start:]:
-            self._shown.append(event)
-            await self.stream.show(event)
+        return events[start:]
 
     def _was_shown(self, event: Any) -> bool:
         same = self._same

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any, Unpack
 
 from google.adk.models.llm_response import LlmResponse
@@ -14,7 +15,7 @@ from otel_assembly.instrumentation.google_adk.calls import CALLS, client_request
 from otel_assembly.instrumentation.google_adk.contents import invoking_agent_of
 from otel_assembly.instrumentation.google_adk.messages import schemas_of
 from otel_assembly.instrumentation.message_alignment import same_content
-from otel_assembly.instrumentation.plugin import Plugin, PluginConversation, PluginSettings, TurnInput
+from otel_assembly.instrumentation.plugin import RECOGNIZED, Plugin, PluginConversation, PluginSettings, TurnInput
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,23 +30,25 @@ class _Conversation(PluginConversation):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._shown_ids: set[str] = set()
-        #: Responses that observers received, until their events appear in the session.
-        self._responses: list[Content] = []
+        #: Responses that observers received, until their events appear in the session. ADK creates no event for a
+        #: response that another plugin replaces, so only the newest ones are kept.
+        self._responses: deque[Content] = deque(maxlen=RECOGNIZED)
+
+    async def show_response(self, messages: Sequence[Any], *, has_tool_calls: bool) -> None:
+        self._responses.extend(messages)
+        for content in messages:
+            await self.stream.show(content)
+        await super().show_response((), has_tool_calls=has_tool_calls)
 
     async def show(self, events: Sequence[Any]) -> None:
-        """Show the observers the events of the session, and the contents of responses, that are new to them."""
-        for event in events:
-            if isinstance(event, Content):
-                self._responses.append(event)
-                await self.stream.show(event)
-            elif event.id not in self._shown_ids:
-                self._shown_ids.add(event.id)
-                response = next((shown for shown in self._responses if same_content(shown, event.content)), None)
-                if response is not None:
-                    self._responses.remove(response)
-                elif event.content is not None and event.content.parts:
-                    await self.stream.show(event.content)
+        """Show the observers the contents of the session's events that are new to them."""
+        for event in self._new_events(events):
+            self._shown.append(event)
+            response = next((shown for shown in self._responses if same_content(shown, event.content)), None)
+            if response is not None:
+                self._responses.remove(response)
+            elif event.content is not None and event.content.parts:
+                await self.stream.show(event.content)
 
 
 class _RaisingResponse(LlmResponse):
@@ -138,6 +141,10 @@ class AssemblyPlugin(Plugin[_Conversation], BasePlugin):
         """Return an error in place of the tool's result if the conversation is halted."""
         refusal = self._conversation_of(tool_context.session).refusal
         return None if refusal is None else {"error": refusal}
+
+    @staticmethod
+    def _is_same(left: Any, right: Any) -> bool:
+        return bool(left.id == right.id)
 
     def _conversation_of(self, session: Any) -> _Conversation:
         return self._conversation(session.id, key=invoking_agent_of(session).conversation)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any
 
 import pytest
 from google.adk.agents import Agent, ParallelAgent, SequentialAgent
+from google.adk.events.event import Event
 from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.plugins.context_filter_plugin import ContextFilterPlugin
 from google.adk.sessions.in_memory_session_service import InMemorySessionService
@@ -22,6 +24,7 @@ from otel_assembly import (
     SlidingWindowPolicy,
 )
 from otel_assembly.instrumentation.google_adk import AssemblyPlugin
+from otel_assembly.runtime import TokenMonitor
 
 LOOKS = [*(["call:look", "call:look"] for _ in range(6)), "Done."]
 
@@ -138,3 +141,23 @@ async def test_users_of_one_session_id_are_two_conversations():
     await plugin.context_of(one).send(fatal())
     assert plugin.context_of(one).guard.halt is not None
     assert plugin.context_of(other).guard.halt is None
+
+
+@pytest.mark.parametrize("observers", [[], [TokenMonitor(10**8, 10**9)]], ids=["no observer", "an observer"])
+async def test_a_model_call_reads_only_the_new_events_of_a_session(observers, monkeypatch):
+    reads = [0]
+    inherited = Event.__getattribute__
+
+    def counted(event: Event, name: str) -> Any:
+        reads[0] += sys._getframe(1).f_globals["__name__"].startswith("otel_assembly.")
+        return inherited(event, name)
+
+    monkeypatch.setattr(Event, "__getattribute__", counted)
+    plugin = AssemblyPlugin([SlidingWindowPolicy(3)], observers=observers)
+    conversation = talk(Stage(), plugin, lines=["Done."] * 30)
+    of_turns = []
+    for _ in range(30):
+        before = reads[0]
+        await conversation.say("Go on")
+        of_turns.append(reads[0] - before)
+    assert of_turns[29] == of_turns[9]
