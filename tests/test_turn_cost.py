@@ -160,7 +160,7 @@ async def test_a_turn_of_a_long_conversation_takes_what_a_turn_of_a_short_one_ta
     ("observed", "short", "long"),
     [
         (False, 1_000, 10_000),
-        pytest.param(True, 5_000, 10_000, marks=pytest.mark.slow),  # a step lists 64 runs, and no more
+        pytest.param(True, 5_000, 10_000, marks=pytest.mark.slow),  # a step lists 64 ranges, and no more
         pytest.param(False, 1_000, 50_000, marks=pytest.mark.slow),
         pytest.param(True, 10_000, 50_000, marks=pytest.mark.slow),
     ],
@@ -180,7 +180,9 @@ async def test_a_conversation_without_its_abandoned_calls_is_one_interval(length
     for new in (abandoning(20), abandoning(21), late[:1], late[1:]):
         history.extend(new)
         outcome = await ConversationPolicy().decide([], history, Context())
-        assert [len(view.runs) for view in (outcome.events, *(decision.events for decision in outcome.decisions))] == [
+        assert [
+            len(view.ranges) for view in (outcome.events, *(decision.events for decision in outcome.decisions))
+        ] == [
             1,
             1,
         ]

@@ -2,7 +2,7 @@
 
 `OpenAssembly` has a record, to which its steps are added in order. A built-in policy decides on a view of the step's
 input. It returns a part of that view, and verdicts on the other events. If the verdicts are consistent with the output,
-they become the step's item groups. The cost depends on the number of runs in the views, not on the number of events. At
+they become the step's item groups. The cost depends on the number of the views' ranges, not on the number of events. At
 the end, telemetry reads the record, and the ledger stores a snapshot, with which the next assembly is compared.
 
 `policy_contract` applies policies that receive lists, and checks outputs and verdicts that cannot be used as they are.
@@ -333,7 +333,7 @@ def _rest(whole: View, parts: Sequence[View]) -> list[View] | None:
     """Return the items of a view that no part has, as views; None if parts overlap or have other items."""
     history, rest, columns = whole.history, list[View](), {*map(_COLUMN, parts)}
     if columns == {whole.column}:
-        sources = [(whole.column, whole.runs)]
+        sources = [(whole.column, whole.ranges)]
     elif whole.whole and whole.end == len(history) and columns <= {*history.classes}:
         # Each event is in exactly one class, so columns of different classes are disjoint.
         sources = [(column, [(0, len(column.positions))]) for column in history.classes if column.positions]
@@ -342,11 +342,11 @@ def _rest(whole: View, parts: Sequence[View]) -> list[View] | None:
         for part in parts:
             left = left.minus(part)
         rest = [left] if left.length else []
-    for column, runs in sources:
+    for column, ranges in sources:
         for part in parts:
             if part.column is column:
-                runs = difference(runs, part.runs)
-        if runs:
-            rest.append(View(history, column, runs))
+                ranges = difference(ranges, part.ranges)
+        if ranges:
+            rest.append(View(history, column, ranges))
     # The lengths differ if an item is in two parts, or in a part and not in the view.
     return rest if sum(map(_LENGTH, (*rest, *parts))) == whole.length else None

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.decision import DecisionOutcome, DecisionReason
 from otel_assembly.history.history import ListHistory
 from otel_assembly.history.tool_pairs import echoes_stand
-from otel_assembly.history.view import Run, View, difference, intersection, is_in, merged, to_runs
-from otel_assembly.ledger.snapshot import ItemGroup, ItemIds, NumberedHistory, StepCompaction, item_id_runs
+from otel_assembly.history.view import Range, View, difference, intersection, is_in, merged, to_ranges
+from otel_assembly.ledger.snapshot import ItemGroup, ItemIds, NumberedHistory, StepCompaction, item_id_ranges
 from otel_assembly.matching.event_index import EventIndex, EventMatcher, moved
 
 if TYPE_CHECKING:
@@ -62,13 +62,13 @@ def write_difference(
         indexes = [at for at in diff.middle if at is not None]
         step.moved = tuple(sorted(step.before.numbered.item_ids.of(view.position(at)) for at in moved(indexes)))
     removed = difference([(0, diff.length)], kept)
-    replaced: list[Run] = []
+    replaced: list[Range] = []
     if stands_in and None in diff.middle:
         replaced = [(low, high) for low, high, _ in diff.gaps_with_new_events() if low < high]
     tag_of = _true_verdicts(inputs, verdicts, removed, index) if verdicts else {}
-    runs_by_tag = _write_groups(step, removed, replaced, tag_of, otherwise)
+    ranges_by_tag = _write_groups(step, removed, replaced, tag_of, otherwise)
     if replaced:
-        step.provenance = _provenance(step, diff, runs_by_tag[_COMPACTED], ledger)
+        step.provenance = _provenance(step, diff, ranges_by_tag[_COMPACTED], ledger)
 
 
 def write_part(step: Step, part: View, verdicts: Sequence[Verdict]) -> bool | None:
@@ -81,7 +81,7 @@ def write_part(step: Step, part: View, verdicts: Sequence[Verdict]) -> bool | No
     indexes = list(map(view.index_of, part.positions()))
     if -1 in indexes or not all(map(lt, indexes, indexes[1:])) or not echoes_stand_in(part):
         return None
-    inputs, removed = list(view), difference([(0, view.length)], to_runs(indexes))
+    inputs, removed = list(view), difference([(0, view.length)], to_ranges(indexes))
     tag_of = _true_verdicts(inputs, verdicts, removed, None)
     _write_groups(step, removed, (), tag_of, DecisionReason.POLICY)
     step.set_events(part)
@@ -98,7 +98,7 @@ def echoes_stand_in(view: View) -> bool:
 
 
 def _part_of(
-    view: View, kept: Sequence[Run], inputs: Sequence[Any], events: Sequence[Any], diff: SequenceDiff, ledger: Ledger
+    view: View, kept: Sequence[Range], inputs: Sequence[Any], events: Sequence[Any], diff: SequenceDiff, ledger: Ledger
 ) -> View | None:
     """Return the output as a part of the input view, marked as a slice: it may have a tool call without its result.
 
@@ -106,7 +106,7 @@ def _part_of(
     observed framework sends its own objects, so that of its output only the events in the middle are compared.
     """
     picked = view.pick(kept)
-    part = view if picked.length == view.length else View(view.history, view.column, picked.runs, is_slice=True)
+    part = view if picked.length == view.length else View(view.history, view.column, picked.ranges, is_slice=True)
     if part is not view and not echoes_stand_in(part):
         return None
     if ledger.observed:
@@ -115,45 +115,51 @@ def _part_of(
     return part if all(map(is_, events, part)) else None
 
 
-def _provenance(step: Step, diff: SequenceDiff, compacted: Sequence[Run], ledger: Ledger) -> dict[int, Sequence[Run]]:
+def _provenance(
+    step: Step, diff: SequenceDiff, compacted: Sequence[Range], ledger: Ledger
+) -> dict[int, Sequence[Range]]:
     """Return the leaf items that each new event replaces, by the item id of the new event.
 
     If as many events were compacted in one place as are new there, each new event replaces one of them, in order. Else
     the first new event replaces all of them.
     """
     created = iter(step.created)  # in the order of the new events
-    provenance: dict[int, Sequence[Run]] = {}
+    provenance: dict[int, Sequence[Range]] = {}
     for low, high, count in diff.gaps_with_new_events():
         new = list(islice(created, count))
         replaced = intersection([(low, high)], compacted) if low < high else []
-        indexes = [index for run in replaced for index in range(*run)] if count > 1 else []
+        indexes = [index for start, stop in replaced for index in range(start, stop)] if count > 1 else []
         parts = [[(index, index + 1)] for index in indexes] if len(indexes) == count else [replaced]
         for item, part in zip(new, parts if replaced else (), strict=False):
-            provenance[item] = ledger.leaves.of(item_id_runs(step.before.view.pick(part), step.before.numbered))
+            provenance[item] = ledger.leaves.of(item_id_ranges(step.before.view.pick(part), step.before.numbered))
     return provenance
 
 
 def _write_groups(
-    step: Step, removed: Sequence[Run], replaced: Sequence[Run], tag_of: Mapping[int, Tag], otherwise: DecisionReason
-) -> dict[Tag, list[Run]]:
+    step: Step,
+    removed: Sequence[Range],
+    replaced: Sequence[Range],
+    tag_of: Mapping[int, Tag],
+    otherwise: DecisionReason,
+) -> dict[Tag, list[Range]]:
     """Write the inputs that left, and those that a verdict pinned, to `step`; return them by outcome and reason."""
-    untagged = difference(removed, to_runs(sorted(tag_of)))
-    runs_by_tag = {
+    untagged = difference(removed, to_ranges(sorted(tag_of)))
+    ranges_by_tag = {
         _COMPACTED: intersection(untagged, replaced),
         (DecisionOutcome.DROPPED, otherwise): difference(untagged, replaced),
     }
     for at, tag in tag_of.items():
-        runs_by_tag.setdefault(tag, []).append((at, at + 1))
-    runs_by_tag = {tag: merged(runs) for tag, runs in runs_by_tag.items()}
-    tagged = sorted((runs, tag) for tag, runs in runs_by_tag.items() if runs)
-    groups = [ItemGroup(step.before.view.pick(runs), step.before.numbered, *tag) for runs, tag in tagged]
+        ranges_by_tag.setdefault(tag, []).append((at, at + 1))
+    ranges_by_tag = {tag: merged(ranges) for tag, ranges in ranges_by_tag.items()}
+    tagged = sorted((ranges, tag) for tag, ranges in ranges_by_tag.items() if ranges)
+    groups = [ItemGroup(step.before.view.pick(ranges), step.before.numbered, *tag) for ranges, tag in tagged]
     step.exits = tuple(group for group in groups if group.outcome in EXITS)
     step.pinned = tuple(group for group in groups if group.outcome not in EXITS)
-    return runs_by_tag
+    return ranges_by_tag
 
 
 def _true_verdicts(
-    inputs: Sequence[Any], verdicts: Sequence[Verdict], removed: Sequence[Run], index: Callable[[], EventIndex] | None
+    inputs: Sequence[Any], verdicts: Sequence[Verdict], removed: Sequence[Range], index: Callable[[], EventIndex] | None
 ) -> dict[int, Tag]:
     """Return outcome and reason of the first true verdict on each input, by the index of the input.
 
@@ -188,19 +194,19 @@ def write_new_history(
     new = [place for place, at in enumerate(diff.middle, diff.front) if at is None]
     created = dict(zip(new, _number(step, [events[place] for place in new], ledger, has_copies), strict=True))
     item_ids = ItemIds()
-    for first, last in item_id_runs(view.part(0, diff.front), source):
-        item_ids.extend(last - first + 1, first)
+    for start, stop in item_id_ranges(view.part(0, diff.front), source):
+        item_ids.extend(stop - start, start)
     for place, at in enumerate(diff.middle, diff.front):
         item_ids.extend(1, created[place] if at is None else source.item_ids.of(view.position(at)))
-    for first, last in item_id_runs(view.part(diff.length - diff.back, diff.length), source):
-        item_ids.extend(last - first + 1, first)
+    for start, stop in item_id_ranges(view.part(diff.length - diff.back, diff.length), source):
+        item_ids.extend(stop - start, start)
     numbered = ledger.step_outputs.get(step.index)
     known = len(numbered.item_ids) if numbered is not None else 0
     if (
         numbered is None
         or numbered.step_input is not source
         or not 0 < known == len(numbered.history) <= len(events)
-        or numbered.item_ids.spans(0, known) != item_ids.spans(0, known)
+        or numbered.item_ids.ranges(0, known) != item_ids.ranges(0, known)
         or not _may_extend(numbered.history.events, events, created, ledger, of_dicts=numbered.history.of_dicts)
     ):
         numbered, known = NumberedHistory(ListHistory(), ItemIds(), step_input=source), 0
@@ -316,9 +322,9 @@ def write_compactions(step: Step, compactions: Sequence[Compaction], ledger: Led
             if not (isinstance(events, View) and events.history is step.before.view.history):
                 wanted = set(map(id, events))
                 events = step.before.view.pick(
-                    to_runs(index for index, event in enumerate(step.before.view) if id(event) in wanted)
+                    to_ranges(index for index, event in enumerate(step.before.view) if id(event) in wanted)
                 )
-            provenance = tuple(item_id_runs(events, step.before.numbered))
+            provenance = tuple(item_id_ranges(events, step.before.numbered))
             ledger.leaves.remember(result, provenance)
             recorded.append(StepCompaction(provenance, result, tuple(compaction.attempts)))
     step.compactions = tuple(recorded)

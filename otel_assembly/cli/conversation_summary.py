@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from otel_assembly.errors import ConfigurationError
 from otel_assembly.telemetry import conventions as names
-from otel_assembly.telemetry.span_values import integer, runs_of
+from otel_assembly.telemetry.span_values import integer, ranges_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -63,7 +63,7 @@ class ConversationSummary:
         for turn in sorted(self.marks):
             for mark in self.marks[turn]:
                 by_mark.setdefault(mark, []).append(str(turn))
-        marks = "; ".join(f"{mark} {', '.join(runs_of(turns))}" for mark, turns in by_mark.items())
+        marks = "; ".join(f"{mark} {', '.join(ranges_of(turns))}" for mark, turns in by_mark.items())
         return ", ".join([*parts, turns]) + (f": {marks}" if marks else "")
 
 

@@ -29,7 +29,7 @@ from otel_assembly.errors import AssemblyError
 from otel_assembly.instrumentation import FRAMEWORKS, PROVIDER_CLIENTS
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.conventions_environment import SPAN_FILE
-from otel_assembly.telemetry.span_values import ItemRuns
+from otel_assembly.telemetry.span_values import ItemRanges
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -149,7 +149,7 @@ def _turn_option(spans: Sequence[StoredSpan]) -> str:
 
 
 def _lacks_first_item(span: StoredSpan) -> bool:
-    offered, kept = (ItemRuns(span.attributes.get(name)) for name in (names.OFFERED_ITEMS, names.KEPT_ITEMS))
+    offered, kept = (ItemRanges(span.attributes.get(name)) for name in (names.OFFERED_ITEMS, names.KEPT_ITEMS))
     return "0" in offered and "0" not in kept
 
 

@@ -17,7 +17,7 @@ from otel_assembly.cli.terminal import safe_text
 from otel_assembly.cli.tree_facts import overflow_text
 from otel_assembly.errors import AssemblyError, ConfigurationError
 from otel_assembly.telemetry import conventions as names
-from otel_assembly.telemetry.span_values import item_key, runs_of
+from otel_assembly.telemetry.span_values import item_key, ranges_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -271,7 +271,7 @@ def _print_dropped(explainer: Explainer, groups: Sequence[DroppedGroup]) -> None
             group.reason or "unknown",
             f"{len(group.items):,}",
             f"{group.tokens:,}" if group.tokens is not None else "unknown",
-            ", ".join(runs_of(group.items)),
+            ", ".join(ranges_of(group.items)),
         )
         for group in groups
     ]
@@ -295,7 +295,7 @@ def _print_unsent(number: int, unsent: Unsent, groups: Sequence[DroppedGroup]) -
             group.reason if group.part == "taken" and group.reason else "",
             f"{len(group.items):,}",
             f"{group.tokens:,}" if group.tokens is not None else "unknown",
-            ", ".join(runs_of(group.items)),
+            ", ".join(ranges_of(group.items)),
         )
         for group in groups
     ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from otel_assembly.budget.attempt import CompactionOutcome
 from otel_assembly.decision import DecisionOutcome, OverflowCause
 from otel_assembly.telemetry import conventions as names
-from otel_assembly.telemetry.span_values import ItemRuns, as_list, integer, pairs, whole_attributes
+from otel_assembly.telemetry.span_values import ItemRanges, as_list, integer, pairs, whole_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -239,11 +239,11 @@ def _reasons(node: SpanNode) -> Counter[str]:
     """
     attributes = whole_attributes(node.span, (child.span for child in node.children))
     reasons: Counter[str] = Counter()
-    for run, reason in zip(
+    for text, reason in zip(
         as_list(attributes.get(names.DROPPED_ITEMS)), as_list(attributes.get(names.DROPPED_REASONS)), strict=False
     ):
         with suppress(ValueError):
-            reasons[str(reason)] += len(ItemRuns([run]))
+            reasons[str(reason)] += len(ItemRanges([text]))
     unlisted_reasons = " or ".join(map(str, as_list(attributes.get(names.DROPPED_UNLISTED_REASONS))))
     if unlisted_reasons:
         reasons[unlisted_reasons] += max(0, (_number(attributes, names.DROPPED_COUNT) or 0) - reasons.total())

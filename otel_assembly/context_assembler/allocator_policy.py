@@ -26,7 +26,7 @@ from otel_assembly.context_assembler.gather import error_type_of
 from otel_assembly.context_assembler.layout import Layout, PreviousEvents
 from otel_assembly.decision import Compaction, DecisionOutcome, DecisionReason, Outcome, Verdict
 from otel_assembly.history.token_counts import arrive
-from otel_assembly.history.view import Run, View, difference, merged, to_runs
+from otel_assembly.history.view import Range, View, difference, merged, to_ranges
 from otel_assembly.messages.provider_rules import rules_for
 from otel_assembly.policies.base import REDUCTION, DecidingPolicy
 
@@ -120,28 +120,28 @@ class AllocatorPolicy(DecidingPolicy):
         session.result = allocation, prompt
         decided = allocation.decided
         sent, shortened = _sent(prompt, layout, decided)
-        runs = [run for run in sent if not isinstance(run, BlockEvent)]
+        ranges = [found for found in sent if not isinstance(found, BlockEvent)]
         in_order = (
             not shortened
-            and all(stop <= start for (_, stop), (start, _) in pairwise(runs))
-            and layout.keeps_echoed_events({block.read.block.name: _runs(block.outcome.kept) for block in decided})
+            and all(stop <= start for (_, stop), (start, _) in pairwise(ranges))
+            and layout.keeps_echoed_events({block.read.block.name: _ranges(block.outcome.kept) for block in decided})
         )
         pick = (
             partial(_view_at, events) if in_order and isinstance(events, View) else partial(_events_at, layout.events)
         )
         return Outcome(
             prompts=prompts,
-            events=pick(runs) if in_order else _events_of(sent, layout),
+            events=pick(ranges) if in_order else _events_of(sent, layout),
             decisions=[
                 Verdict(pick(positions), outcome, reason, shortened.get(into) if into is not None else None)
-                for (outcome, reason, into), positions in _runs_by_outcome(decided, layout).items()
+                for (outcome, reason, into), positions in _ranges_by_outcome(decided, layout).items()
             ],
             budget=allocation.budget,
             fixed=allocation.fixed,
             report=_report(allocation, layout) if context.is_enabled else None,
             compactions=[
                 Compaction(
-                    _events_at(layout.events, _compacted_runs(block, layout)),
+                    _events_at(layout.events, _compacted_ranges(block, layout)),
                     shortened.get(block.read.block.name),
                     block.outcome.attempts,
                 )
@@ -154,13 +154,13 @@ class AllocatorPolicy(DecidingPolicy):
         )
 
 
-def _view_at(view: View, runs: Sequence[Run]) -> View:
+def _view_at(view: View, ranges: Sequence[Range]) -> View:
     """Return the events at these positions, without tool calls or results whose counterpart is not among them."""
-    return view.pick(runs, is_slice=False)
+    return view.pick(ranges, is_slice=False)
 
 
-def _events_at(events: Sequence[Any], runs: Sequence[Run]) -> list[Any]:
-    return [event for start, stop in runs for event in events[start:stop]]
+def _events_at(events: Sequence[Any], ranges: Sequence[Range]) -> list[Any]:
+    return [event for start, stop in ranges for event in events[start:stop]]
 
 
 def _report(allocation: Allocation, layout: Layout) -> BudgetReport:
@@ -175,20 +175,20 @@ def _report(allocation: Allocation, layout: Layout) -> BudgetReport:
 
 def _sent(
     prompt: OrderedPrompt, layout: Layout, decided: Sequence[DecidedBlock]
-) -> tuple[list[Run | BlockEvent], dict[str, BlockEvent]]:
+) -> tuple[list[Range | BlockEvent], dict[str, BlockEvent]]:
     """Find the events of a prompt's items.
 
     Returns:
-        The runs of positions in the policy's input, in the order of the prompt, with a new event for each shortened
+        The ranges of positions in the policy's input, in the order of the prompt, with a new event for each shortened
         text; and these events by the block's name.
     """
     decided_by_name = {block.read.block.name: block for block in decided}
-    sent: list[Run | BlockEvent] = []
+    sent: list[Range | BlockEvent] = []
     shortened: dict[str, BlockEvent] = {}
     for block in prompt:
         read, outcome = decided_by_name[block.name].read, decided_by_name[block.name].outcome
         if block is outcome.result and outcome.made is None:
-            sent += layout.runs(block, _runs(outcome.kept))
+            sent += layout.ranges(block, _ranges(outcome.kept))
             continue
         positions = layout.places.get(block.name, ())
         places = {id(read.items[index]): positions[index] for index in outcome.kept}
@@ -201,7 +201,7 @@ def _sent(
     return sent, shortened
 
 
-def _events_of(sent: Sequence[Run | BlockEvent], layout: Layout) -> list[Any]:
+def _events_of(sent: Sequence[Range | BlockEvent], layout: Layout) -> list[Any]:
     """Return the events that `_sent` found."""
     events: list[Any] = []
     for found in sent:
@@ -209,52 +209,53 @@ def _events_of(sent: Sequence[Run | BlockEvent], layout: Layout) -> list[Any]:
     return events
 
 
-def _runs(indexes: Sequence[int]) -> list[Run]:
+def _ranges(indexes: Sequence[int]) -> list[Range]:
     if isinstance(indexes, range):
         return [(indexes.start, indexes.stop)] if indexes else []
-    return to_runs(indexes)
+    return to_ranges(indexes)
 
 
-def _runs_by_outcome(
+def _ranges_by_outcome(
     decided: Sequence[DecidedBlock], layout: Layout
-) -> dict[tuple[DecisionOutcome, DecisionReason, str | None], list[Run]]:
+) -> dict[tuple[DecisionOutcome, DecisionReason, str | None], list[Range]]:
     """Group the positions of items by their outcome, their reason, and the block whose shortened text replaces them.
 
     Items that are kept because they fit are not included.
     """
-    by_outcome: dict[tuple[DecisionOutcome, DecisionReason, str | None], list[Run]] = {}
+    by_outcome: dict[tuple[DecisionOutcome, DecisionReason, str | None], list[Range]] = {}
     for decided_block in decided:
         block = decided_block.read.block
-        for (outcome, reason), runs in _block_runs_by_outcome(decided_block).items():
+        for (outcome, reason), ranges in _block_ranges_by_outcome(decided_block).items():
             into = block.name if outcome is DecisionOutcome.COMPACTED else None
-            by_outcome.setdefault((outcome, reason, into), []).extend(layout.runs(block, runs))
-    in_order = {outcome: merged(runs) for outcome, runs in by_outcome.items()}
+            by_outcome.setdefault((outcome, reason, into), []).extend(layout.ranges(block, ranges))
+    in_order = {outcome: merged(ranges) for outcome, ranges in by_outcome.items()}
     return dict(sorted(in_order.items(), key=lambda entry: entry[1][0]))
 
 
-def _block_runs_by_outcome(decided: DecidedBlock) -> dict[tuple[DecisionOutcome, DecisionReason], list[Run]]:
+def _block_ranges_by_outcome(decided: DecidedBlock) -> dict[tuple[DecisionOutcome, DecisionReason], list[Range]]:
     item_outcomes, count = decided.outcome.item_outcomes, len(decided.read.items)
-    kept = _runs(decided.outcome.kept)
+    kept = _ranges(decided.outcome.kept)
     indexes_by_outcome: dict[tuple[DecisionOutcome, DecisionReason], list[int]] = {}
     for index in sorted(item_outcomes):
         indexes_by_outcome.setdefault(item_outcomes[index][:2], []).append(index)
-    by_outcome = {outcome: to_runs(indexes) for outcome, indexes in indexes_by_outcome.items()}
+    by_outcome = {outcome: to_ranges(indexes) for outcome, indexes in indexes_by_outcome.items()}
     listed = merged((index, index + 1) for index in item_outcomes)
     parts = [(decided.outcome.rest_outcome(), difference([(0, count)], merged([*kept, *listed])))]
     if decided.kept_reason is not DecisionReason.FITS:
         parts.append(((DecisionOutcome.KEPT, decided.kept_reason), difference(kept, listed)))
-    for outcome, runs in parts:
-        if runs:
-            by_outcome[outcome] = [*by_outcome.get(outcome, ()), *runs]
+    for outcome, ranges in parts:
+        if ranges:
+            by_outcome[outcome] = [*by_outcome.get(outcome, ()), *ranges]
     return by_outcome
 
 
-def _compacted_runs(decided: DecidedBlock, layout: Layout) -> list[Run]:
+def _compacted_ranges(decided: DecidedBlock, layout: Layout) -> list[Range]:
     """Return the positions of a block's items that a shortened text replaces."""
-    compacted = [
-        runs for (outcome, _), runs in _block_runs_by_outcome(decided).items() if outcome is DecisionOutcome.COMPACTED
-    ]
-    return merged(run for runs in compacted for run in layout.runs(decided.read.block, runs))
+    block, compacted = decided.read.block, list[Range]()
+    for (outcome, _), ranges in _block_ranges_by_outcome(decided).items():
+        if outcome is DecisionOutcome.COMPACTED:
+            compacted += layout.ranges(block, ranges)
+    return merged(compacted)
 
 
 class ConversationCache:
@@ -307,7 +308,7 @@ class BlockAssembler(Assembler):
         if session is None or session.result is None:
             return True
         decided = session.result[0].decided
-        return session.layout.is_current({block.read.block.name: _runs(block.outcome.kept) for block in decided})
+        return session.layout.is_current({block.read.block.name: _ranges(block.outcome.kept) for block in decided})
 
     async def _start_again(
         self, assembly: OpenAssembly, prompts: Sequence[str], events: Sequence[Any], context: Context

@@ -37,7 +37,7 @@ class HistoryTurns(View):
 
 def _turns(value: Any) -> Any:
     if isinstance(value, History):
-        return HistoryTurns(value, value.all, value.view().runs)
+        return HistoryTurns(value, value.all, value.view().ranges)
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence):
         # pydantic makes a ValidationError of a ValueError, but not of a TypeError.
         raise ValueError(f"give a sequence of turns, not a {type(value).__name__}")  # noqa: TRY004

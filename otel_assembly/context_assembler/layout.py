@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from otel_assembly.budget.ordering import Order
     from otel_assembly.context_assembler.turn_log import Turns
     from otel_assembly.history.read_events import Part
-    from otel_assembly.history.view import Run
+    from otel_assembly.history.view import Range
 
 #: Identifies an item across turns: a text by its block, source, id, version and content; a message by its identity.
 _Name = tuple[Any, ...]
@@ -104,14 +104,14 @@ class Layout:
             return TurnsBlock(block, measure, self._turns[0], self._turns[1][block.name])
         return _WholeBlock(block, measure)
 
-    def runs(self, block: Block, kept: Iterable[Run]) -> list[Run]:
+    def ranges(self, block: Block, kept: Iterable[Range]) -> list[Range]:
         """Convert ranges of indexes of a block's items to ranges of positions in `events`."""
         places = self.places[block.name]
         if isinstance(places, range):
             return [(places.start + start, places.start + stop) for start, stop in kept]
         return [(places[index], places[index] + 1) for start, stop in kept for index in range(start, stop)]
 
-    def keeps_echoed_events(self, kept: Mapping[str, Sequence[Run]]) -> bool:
+    def keeps_echoed_events(self, kept: Mapping[str, Sequence[Range]]) -> bool:
         """Return whether each kept echo (an event that repeats an earlier event) still follows the repeated event.
 
         If the turns are not from a `TurnLog`, the result is False as soon as they contain an echo.
@@ -122,17 +122,17 @@ class Layout:
         if self._turns is None:
             return not any(item.echo for block in self.blocks for item in block.items)
         history = self._turns[0].view.history
-        return not history.echoes or echoes_stand(View(history, history.all, self._turn_runs(kept)))
+        return not history.echoes or echoes_stand(View(history, history.all, self._turn_ranges(kept)))
 
-    def is_current(self, kept: Mapping[str, Sequence[Run]]) -> bool:
+    def is_current(self, kept: Mapping[str, Sequence[Range]]) -> bool:
         """Return whether the kept turns have the content that the allocator decided on.
 
         Args:
             kept: The ranges of kept items, by the block's name.
         """
-        return self._turns is None or self._turn_log.verify(self._turns[0], self._turn_runs(kept))
+        return self._turns is None or self._turn_log.verify(self._turns[0], self._turn_ranges(kept))
 
-    def _turn_runs(self, kept: Mapping[str, Sequence[Run]]) -> list[Run]:
+    def _turn_ranges(self, kept: Mapping[str, Sequence[Range]]) -> list[Range]:
         """Return the ranges of kept turns in the conversation, ascending."""
         starts = self._turns[1] if self._turns is not None else {}
         return sorted((start + low, start + high) for name, start in starts.items() for low, high in kept.get(name, ()))

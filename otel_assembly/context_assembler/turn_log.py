@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from otel_assembly.budget.measure import Measure
     from otel_assembly.decision import DecisionReason
     from otel_assembly.history.history import History
-    from otel_assembly.history.view import Run, View
+    from otel_assembly.history.view import Range, View
 
 #: The module of the event types whose objects are immutable, so that their content need not be compared.
 _IMMUTABLE: Final = Event.__module__
@@ -158,7 +158,7 @@ class TurnLog:
         self._pending: set[int] = set()
         self._changes = 0
         #: The turns that the previous task sent, as ascending ranges.
-        self._sent: Sequence[Run] = ()
+        self._sent: Sequence[Range] = ()
         self._compared = ComparedMessages()
 
     def take(self, examples: Sequence[EventFacts], older: Sequence[Any], recent: Sequence[Any]) -> Turns | None:
@@ -208,7 +208,7 @@ class TurnLog:
                 compared,
             )
 
-    def verify(self, turns: Turns, sent: Sequence[Run]) -> bool:
+    def verify(self, turns: Turns, sent: Sequence[Range]) -> bool:
         """Return whether the turns to send, and the atom in front of the last range, have the content that was read.
 
         Turns that were compared when the task began are not compared again. If a turn changed, the log is cleared, so

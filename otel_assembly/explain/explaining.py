@@ -23,7 +23,7 @@ from otel_assembly.explain.remedy import Remedy
 from otel_assembly.explain.unsent import UnsentTurn, sent_nothing
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.ledger_history import ALLOCATOR, ReportedExit
-from otel_assembly.telemetry.span_values import runs_of
+from otel_assembly.telemetry.span_values import ranges_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -78,7 +78,7 @@ class Explainer:
         ledger = self.ledger
         known = ledger.items.get(item)
         if known is None and not any(turn.lists(item) for turn in ledger.turns):
-            recorded_items = f"items {', '.join(runs_of(ledger.items))}" if ledger.items else "no item"
+            recorded_items = f"items {', '.join(ranges_of(ledger.items))}" if ledger.items else "no item"
             raise AssemblyError(f"ledger {ledger.id[:12]} has no item {item}; the spans record {recorded_items}")
         answer = Explanation(
             ledger=ledger.id,

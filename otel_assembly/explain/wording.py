@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from otel_assembly.decision import DecisionReason, OverflowCause
 from otel_assembly.errors import ERROR_ASSEMBLY_HALT, ERROR_CANCELLED, ERROR_CONTEXT_OVERFLOW
 from otel_assembly.telemetry.ledger_history import ALLOCATOR
-from otel_assembly.telemetry.span_values import item_key, runs_of
+from otel_assembly.telemetry.span_values import item_key, ranges_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -177,7 +177,7 @@ def _ways_to_send(unsent: Unsent) -> Iterator[tuple[str, str]]:
     """Yield the lines on what would have allowed a prompt, and on what is unknown about it."""
     ways = [_increase_text(change) for change in unsent.raises]
     if unsent.without:
-        item_ids = ", ".join(runs_of(sorted(unsent.without, key=item_key)))
+        item_ids = ", ".join(ranges_of(sorted(unsent.without, key=item_key)))
         noun = "item" if len(unsent.without) == 1 else "items"
         ways.append(f"{unsent.policy} with on_overflow='drop', which drops {noun} {item_ids}")
     if unsent.skip:

@@ -288,7 +288,7 @@ class History(EventSequence):
         """Return the bytes of text (UTF-8) of a view's items."""
         if view.column is self.all:
             size = 0
-            for start, stop in view.runs:
+            for start, stop in view.ranges:
                 size += self.offsets[stop] - self.offsets[start]
             return size
         return sum(map(self.sizes.__getitem__, view.positions()))

@@ -10,7 +10,7 @@ from itertools import accumulate, compress, islice
 from typing import TYPE_CHECKING, Final
 
 from otel_assembly.history.tool_pairs import ECHO, ORPHAN, PAIRED
-from otel_assembly.history.view import Column, Run, View, difference, intersection, is_in, merged, to_runs
+from otel_assembly.history.view import Column, Range, View, difference, intersection, is_in, merged, to_ranges
 from otel_assembly.messages.event_facts import EventKind
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class TokenTable:
     until a caller needs the exact number. So do events that the counter failed to count.
 
     Attributes:
-        estimated: The positions whose tokens are an estimate, as runs.
+        estimated: The positions whose tokens are an estimate, as ranges.
         corrected: The positions whose estimate was replaced by an exact number, in the order of replacement.
     """
 
@@ -50,7 +50,7 @@ class TokenTable:
         #: By column in use, the sums that `sums` returns, and how many of the changed atoms they include.
         self._sums: dict[Column, tuple[array[int], int]] = {}
         self._atoms: dict[Column, tuple[array[int], int]] = {}
-        self.estimated: list[Run] = []
+        self.estimated: list[Range] = []
         self.corrected = array("I")
 
     def arrive(self, end: int) -> array[int]:
@@ -73,7 +73,7 @@ class TokenTable:
             length = len(self.counts)  # another thread may have counted the same events
             self.counts.extend(tokens[max(0, length - start) :])
             if estimates:
-                self.estimated = merged([*self.estimated, *to_runs(at for at in estimates if at >= length)])
+                self.estimated = merged([*self.estimated, *to_ranges(at for at in estimates if at >= length)])
         return self.counts
 
     def _count(self, positions: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -104,7 +104,7 @@ class TokenTable:
     def exact(self, view: View) -> None:
         """Count the events of a view whose tokens are an estimate."""
         self.arrive(view.end)
-        if self.estimated and view.runs and view.position(0) < self.estimated[-1][1]:
+        if self.estimated and view.ranges and view.position(0) < self.estimated[-1][1]:
             self._correct(
                 [position for start, stop in self._estimates(view) for position in view.column.positions[start:stop]]
             )
@@ -113,15 +113,15 @@ class TokenTable:
         """Return the number of a view's events with an estimate."""
         return sum([stop - start for start, stop in self._estimates(view)]) if self.estimated else 0
 
-    def _estimates(self, view: View) -> list[Run]:
+    def _estimates(self, view: View) -> list[Range]:
         """Return the indexes of a view's column at which the view has events with an estimate."""
         index = view.column.index
-        return intersection(view.runs, merged((index(start), index(stop)) for start, stop in self.estimated))
+        return intersection(view.ranges, merged((index(start), index(stop)) for start, stop in self.estimated))
 
     def _correct(self, positions: Iterable[int]) -> None:
         """Replace the estimates of events by exact numbers, and discard the sums that include them."""
         history, meter = self._history, self._meter
-        for start, stop in to_runs(sorted(positions)):
+        for start, stop in to_ranges(sorted(positions)):
             tokens = [meter.event(history.facts(position)) for position in range(start, stop)]
             with history.lock:
                 self.counts[start:stop] = array("I", tokens)
@@ -182,17 +182,17 @@ class TokenTable:
                 del cache[edited][0][index + 1 :]
 
     def sum(self, view: View) -> int:
-        """Return the tokens of a view's events; the cost is that of its runs."""
-        runs = view.runs
-        if not runs:
+        """Return the tokens of a view's events; the cost is that of its ranges."""
+        ranges = view.ranges
+        if not ranges:
             return 0
         sums, _ = self._sums.get(view.column, ((), 0))
-        if len(sums) <= runs[-1][1]:
+        if len(sums) <= ranges[-1][1]:
             sums = self.sums(view.column)
-        if len(runs) == 1:
-            start, stop = runs[0]
+        if len(ranges) == 1:
+            start, stop = ranges[0]
             return sums[stop] - sums[start]
-        return sum([sums[stop] - sums[start] for start, stop in runs])
+        return sum([sums[stop] - sums[start] for start, stop in ranges])
 
     def by_kind(self, view: View, known: tuple[View, Sequence[int]] | None = None) -> list[int]:
         """Return the total tokens of a view's events by kind, in the order of `EventKind`.

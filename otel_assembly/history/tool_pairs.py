@@ -323,8 +323,8 @@ def newest_response(view: View) -> int:
 def cut_atoms(view: View) -> set[int]:
     """Return the atoms that begin before an edge of a view and may have items after that edge."""
     pairing, positions, found = view.history.pairing, view.column.positions, set[int]()
-    for run in view.runs if pairing.span else ():
-        for edge in (positions[run[0]], positions[run[1] - 1] + 1):
+    for start, stop in view.ranges if pairing.span else ():
+        for edge in (positions[start], positions[stop - 1] + 1):
             found.update(filter(edge.__gt__, pairing.atoms[edge : edge + pairing.span]))
     return found
 
@@ -332,7 +332,7 @@ def cut_atoms(view: View) -> set[int]:
 def _among(positions: Sequence[int], view: View) -> list[int]:
     """Return those of ascending positions that a view has."""
     column, found = view.column.positions, list[int]()
-    for start, stop in view.runs if positions else ():
+    for start, stop in view.ranges if positions else ():
         low, high = bisect_left(positions, column[start]), bisect_left(positions, column[stop - 1] + 1)
         found += filter(view.holds, positions[low:high])
     return found

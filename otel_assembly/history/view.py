@@ -3,8 +3,8 @@
 A *column* is a growing list of positions in a history: of all events, or of the events of one class. Each column lists
 its positions once, as events arrive. So a filter over a hundred thousand events is one range of a column.
 
-A *run* is a range of whole numbers ``(start, stop)``, which excludes its stop. Functions that take or return several
-runs expect them ascending, disjoint and not empty, except where documented.
+A *range* of whole numbers is a pair ``(start, stop)``, which excludes its stop. Functions that take or return several
+ranges expect them ascending, disjoint and not empty, except where documented.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, overload
 if TYPE_CHECKING:
     from otel_assembly.history.history import History
 
-Run: TypeAlias = tuple[int, int]
+Range: TypeAlias = tuple[int, int]
 
 #: A function that receives and returns each event that the current task reads from a view; None: no function.
 reader: Final[ContextVar[Callable[[Any], Any] | None]] = ContextVar("otel_assembly_reader", default=None)
@@ -28,20 +28,20 @@ _START: Final = itemgetter(0)
 _STOP: Final = itemgetter(1)
 
 
-def to_runs(numbers: Iterable[int]) -> list[Run]:
-    """Return numbers as runs, in their order. A run ends where the next number is not one more than the last."""
-    runs, index = list[Run](), 0
-    for offset, group in groupby(map(sub, numbers, count())):  # within a run, number and index differ by the same
+def to_ranges(numbers: Iterable[int]) -> list[Range]:
+    """Return numbers as ranges, in their order. A range ends where the next number is not one more."""
+    ranges, index = list[Range](), 0
+    for offset, group in groupby(map(sub, numbers, count())):  # within a range, number and index differ by the same
         stop = index + len(tuple(group))
-        runs.append((index + offset, stop + offset))
+        ranges.append((index + offset, stop + offset))
         index = stop
-    return runs
+    return ranges
 
 
-def merged(runs: Iterable[Run]) -> list[Run]:
-    """Return ascending runs with gaps between them, from runs that may be unordered, empty, adjacent or overlapping."""
-    result: list[Run] = []
-    for start, stop in sorted(runs):
+def merged(ranges: Iterable[Range]) -> list[Range]:
+    """Return ascending ranges with gaps between them; `ranges` may be unordered, empty, adjacent or overlapping."""
+    result: list[Range] = []
+    for start, stop in sorted(ranges):
         if start >= stop:
             continue
         if result and result[-1][1] >= start:
@@ -51,20 +51,20 @@ def merged(runs: Iterable[Run]) -> list[Run]:
     return result
 
 
-def is_in(runs: Sequence[Run], number: int) -> bool:
-    """Return True if a number is in one of the runs."""
-    place = bisect_right(runs, number, key=_START) - 1
-    return place >= 0 and number < runs[place][1]
+def is_in(ranges: Sequence[Range], number: int) -> bool:
+    """Return True if a number is in one of the ranges."""
+    place = bisect_right(ranges, number, key=_START) - 1
+    return place >= 0 and number < ranges[place][1]
 
 
-def intersection(first: Sequence[Run], second: Sequence[Run]) -> list[Run]:
-    """Return the numbers that are in both lists of runs."""
+def intersection(first: Sequence[Range], second: Sequence[Range]) -> list[Range]:
+    """Return the numbers that are in both lists of ranges."""
     return difference(first, difference(first, second))
 
 
-def difference(first: Sequence[Run], second: Sequence[Run]) -> list[Run]:
-    """Return the numbers that are in the first list of runs and not in the second."""
-    result: list[Run] = []
+def difference(first: Sequence[Range], second: Sequence[Range]) -> list[Range]:
+    """Return the numbers that are in the first list of ranges and not in the second."""
+    result: list[Range] = []
     place = bisect_right(second, first[0][0], key=_STOP) if first else 0
     for start, stop in first:
         at = start
@@ -73,7 +73,7 @@ def difference(first: Sequence[Run], second: Sequence[Run]) -> list[Run]:
             if at < low:
                 result.append((at, low))
             at = max(at, high)
-            if high > stop:  # it may extend into the next run
+            if high > stop:  # it may extend into the next range
                 break
             place += 1
         if at < stop:
@@ -105,10 +105,10 @@ class Column:
             return position  # the column has all positions before it
         return bisect_left(positions, position, 0, min(position, len(positions)))
 
-    def start_of_run(self, start: int, stop: int) -> int:
+    def start_of_range(self, start: int, stop: int) -> int:
         """Return the first index, `start` or later, from which on positions follow one another up to index `stop`."""
         positions, index, step = self.positions, stop - 1, 1
-        offset = positions[index] - index  # the same for all indexes of the run
+        offset = positions[index] - index  # the same for all indexes of the range
         while index - step >= start and positions[index - step] - index + step == offset:
             index, step = index - step, 2 * step
         while step := step // 2:
@@ -148,25 +148,25 @@ class View(EventSequence):
     Attributes:
         history: The history.
         column: The column whose positions the view has.
-        runs: Which indexes of the column.
+        ranges: Which indexes of the column.
         is_slice: Whether the view was cut without regard to tool pairs: it may have a call without its result.
         end: One past the newest position; 0 if the view is empty.
         length: The number of events.
     """
 
-    __slots__ = ("_starts", "column", "end", "history", "is_slice", "length", "runs")
+    __slots__ = ("_starts", "column", "end", "history", "is_slice", "length", "ranges")
 
-    def __init__(self, history: History, column: Column, runs: Sequence[Run], *, is_slice: bool = False) -> None:
+    def __init__(self, history: History, column: Column, ranges: Sequence[Range], *, is_slice: bool = False) -> None:
         self.history = history
         self.column = column
-        self.runs = runs
+        self.ranges = ranges
         self.is_slice = is_slice
-        if len(runs) == 1:
-            start, stop = runs[0]
+        if len(ranges) == 1:
+            start, stop = ranges[0]
             self.length = stop - start
         else:
-            self.length = sum([stop - start for start, stop in runs]) if runs else 0
-        self.end = column.positions[runs[-1][1] - 1] + 1 if runs else 0
+            self.length = sum([stop - start for start, stop in ranges]) if ranges else 0
+        self.end = column.positions[ranges[-1][1] - 1] + 1 if ranges else 0
         self._starts: list[int] | None = None
 
     def __len__(self) -> int:
@@ -199,30 +199,30 @@ class View(EventSequence):
     def __repr__(self) -> str:
         return f"View({len(self)} of {len(self.history)} events)"
 
-    def _run_starts(self) -> list[int]:
-        """Return the view's index of the first item of each run."""
+    def _range_starts(self) -> list[int]:
+        """Return the view's index of the first item of each range."""
         if self._starts is None:
-            self._starts = [0, *accumulate([stop - start for start, stop in self.runs])][:-1]
+            self._starts = [0, *accumulate([stop - start for start, stop in self.ranges])][:-1]
         return self._starts
 
     def position(self, index: int) -> int:
         """Return the position in the history of the view's item at `index`."""
         if not 0 <= index < self.length:
             raise IndexError(index)
-        if len(self.runs) == 1:
-            return self.column.positions[self.runs[0][0] + index]
-        starts = self._run_starts()
-        run = bisect_right(starts, index) - 1
-        return self.column.positions[self.runs[run][0] + index - starts[run]]
+        if len(self.ranges) == 1:
+            return self.column.positions[self.ranges[0][0] + index]
+        starts = self._range_starts()
+        place = bisect_right(starts, index) - 1
+        return self.column.positions[self.ranges[place][0] + index - starts[place]]
 
     def positions(self) -> Iterator[int]:
         """Return the positions of all items, in order."""
-        return map(self.column.positions.__getitem__, chain.from_iterable(starmap(range, self.runs)))
+        return map(self.column.positions.__getitem__, chain.from_iterable(starmap(range, self.ranges)))
 
     def select(self, items: Sequence[Any]) -> list[Any]:
         """Return the entries at this view's positions, of a list with one entry per position of the history."""
         positions, found = self.column.positions, list[Any]()
-        for start, stop in self.runs:
+        for start, stop in self.ranges:
             first, last = positions[start], positions[stop - 1]
             are_consecutive = last - first == stop - 1 - start
             found += items[first : last + 1] if are_consecutive else map(items.__getitem__, positions[start:stop])
@@ -230,27 +230,27 @@ class View(EventSequence):
 
     def backward(self) -> Iterator[int]:
         """Return the positions of all items, from the newest on."""
-        indexes = chain.from_iterable(map(reversed, starmap(range, reversed(self.runs))))
+        indexes = chain.from_iterable(map(reversed, starmap(range, reversed(self.ranges))))
         return map(self.column.positions.__getitem__, indexes)
 
     def index_of(self, position: int) -> int:
         """Return the view's index of a position of the history; −1 if the view does not have it."""
         if position >= self.end:
             return -1
-        positions, runs = self.column.positions, self.runs
+        positions, ranges = self.column.positions, self.ranges
         if position < len(positions) and positions[position] == position:  # the column has all positions before it
             index = position
         else:
             index = bisect_left(positions, position, 0, min(position, len(positions)))
             if positions[index] != position:
                 return -1
-        if len(runs) == 1:
-            start, stop = runs[0]
+        if len(ranges) == 1:
+            start, stop = ranges[0]
             return index - start if start <= index < stop else -1
-        run = bisect_right(runs, index, key=_START) - 1
-        if run < 0 or index >= runs[run][1]:
+        place = bisect_right(ranges, index, key=_START) - 1
+        if place < 0 or index >= ranges[place][1]:
             return -1
-        return self._run_starts()[run] + index - runs[run][0]
+        return self._range_starts()[place] + index - ranges[place][0]
 
     def holds(self, position: int) -> bool:
         """Return True if the view has a position of the history."""
@@ -259,72 +259,72 @@ class View(EventSequence):
     @property
     def whole(self) -> bool:
         """Return True if this is the whole history, as long as it was when the view was created, or an empty view."""
-        return not self.runs or (self.column is self.history.all and len(self.runs) == 1 and self.runs[0][0] == 0)
+        return not self.ranges or (self.column is self.history.all and len(self.ranges) == 1 and self.ranges[0][0] == 0)
 
     def part(self, start: int, stop: int) -> View:
         """Return the part of this view from the index `start` to before the index `stop`."""
-        if len(self.runs) != 1:
+        if len(self.ranges) != 1:
             return self.pick([(start, stop)])
-        low, high = self.runs[0]
+        low, high = self.ranges[0]
         first, end = low + start, min(low + stop, high)
         is_slice = self.is_slice or end - first < self.length
         return View(self.history, self.column, [(first, end)] if first < end else [], is_slice=is_slice)
 
-    def pick(self, runs: Iterable[Run], *, is_slice: bool = True) -> View:
+    def pick(self, ranges: Iterable[Range], *, is_slice: bool = True) -> View:
         """Return the part of this view at ascending and disjoint ranges of its indexes.
 
         The part is marked as a slice if it is shorter than this view, or if this view is one. It is not marked if
         `is_slice` is False, because the caller knows that no tool pair is cut.
         """
-        starts, found = self._run_starts(), list[Run]()
-        for start, stop in runs:
-            run = bisect_right(starts, start) - 1
+        starts, found = self._range_starts(), list[Range]()
+        for start, stop in ranges:
+            place = bisect_right(starts, start) - 1
             while start < min(stop, self.length):
-                low, high = self.runs[run]
-                first = low + start - starts[run]
+                low, high = self.ranges[place]
+                first = low + start - starts[place]
                 last = min(high, first + stop - start)
                 found.append((first, last))
                 start += last - first
-                run += 1
+                place += 1
         part = View(self.history, self.column, merged(found))
         part.is_slice = is_slice and (self.is_slice or part.length < self.length)
         return part
 
-    def runs_at(self, positions: Iterable[int]) -> list[Run]:
-        """Return the view's indexes of those of the positions that it has, as runs."""
-        return to_runs(sorted(filter((-1).__lt__, map(self.index_of, positions))))
+    def ranges_at(self, positions: Iterable[int]) -> list[Range]:
+        """Return the view's indexes of those of the positions that it has, as ranges."""
+        return to_ranges(sorted(filter((-1).__lt__, map(self.index_of, positions))))
 
     def pick_positions(self, positions: Iterable[int]) -> View:
         """Return the part of this view at these positions of its history, in the view's order."""
-        return self.pick(self.runs_at(positions))
+        return self.pick(self.ranges_at(positions))
 
     def without(self, positions: Iterable[int]) -> View:
         """Return this view without positions whose removal leaves no half of a tool pair."""
-        return self.pick(difference([(0, self.length)], self.runs_at(positions)), is_slice=False)
+        return self.pick(difference([(0, self.length)], self.ranges_at(positions)), is_slice=False)
 
-    def newest_run(self) -> tuple[int, View]:
+    def newest_range(self) -> tuple[int, View]:
         """Return the position from which on the newest events follow one another, and the view before it."""
-        start, stop = self.runs[-1]
-        first = self.column.start_of_run(start, stop)
+        start, stop = self.ranges[-1]
+        first = self.column.start_of_range(start, stop)
         return self.column.positions[first], self.part(0, self.length - (stop - first))
 
     def minus(self, view: View) -> View:
         """Return the part of this view that is not in another view; all of it if that has another history.
 
-        Views of one column are compared by their runs, and views of two classes are disjoint.
+        Views of one column are compared by their ranges, and views of two classes are disjoint.
         """
         columns = {self.column, view.column}
         if self.history is not view.history or (len(columns) > 1 and columns <= {*self.history.classes}):
             return self
         if self.column is view.column:
-            rest = View(self.history, self.column, difference(self.runs, view.runs), is_slice=self.is_slice)
+            rest = View(self.history, self.column, difference(self.ranges, view.ranges), is_slice=self.is_slice)
             rest.is_slice |= rest.length < self.length
             return rest
         own = {*self.positions()}
         common = own.intersection(view.positions())
         if 2 * len(common) > len(own):
             return self.pick_positions(own - common)
-        return self.pick(difference([(0, self.length)], self.runs_at(common))) if common else self
+        return self.pick(difference([(0, self.length)], self.ranges_at(common))) if common else self
 
     def shared_with(self, view: View) -> int:
         """Return how many items two views begin with in common; 0 if they have different histories."""
@@ -332,7 +332,7 @@ class View(EventSequence):
             return 0
         if self.column is view.column:
             shared = 0
-            for (start, stop), (low, high) in zip(self.runs, view.runs, strict=False):
+            for (start, stop), (low, high) in zip(self.ranges, view.ranges, strict=False):
                 if start != low:
                     break
                 shared += min(stop, high) - start

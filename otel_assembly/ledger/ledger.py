@@ -1,7 +1,7 @@
 """The ledger of a conversation: the ids of its items, and the result of the last assembly.
 
 Each item has an *item id*, counted from 0 in order of arrival. It does not change if the caller rearranges a list. The
-items that a policy removed are stored as runs. So the cost of storing them, and of finding changes since, depends on
+items that a policy removed are stored as ranges. So the cost of storing them, and of finding changes since, depends on
 the number of changes, not on the length of the conversation.
 """
 
@@ -21,7 +21,7 @@ from otel_assembly._internal.slices import SLICE, SerialSlices
 from otel_assembly.errors import DescribeError
 from otel_assembly.history.history import History, ListHistory, text_digest
 from otel_assembly.history.read_events import ReadEvent, ReadEvents
-from otel_assembly.history.view import Run, View, difference, to_runs
+from otel_assembly.history.view import Range, View, difference, to_ranges
 from otel_assembly.ledger.rearranged import (
     changed_created_items,
     created_ids,
@@ -87,8 +87,8 @@ class Ledger:
         self.last = NOTHING_SENT
         #: The id of the last assembly whose span was recorded.
         self.recorded_id: str | None = None
-        #: The exported items (items that spans of recorded assemblies describe), as runs, and their token counter.
-        self.exported: list[Run] = []
+        #: The exported items (items that spans of recorded assemblies describe), as ranges, and their token counter.
+        self.exported: list[Range] = []
         self.exported_by: CountedBy | None = None
         #: The token table of the exported input, and the number of its estimates that had been corrected by then.
         self.exported_table: tuple[TokenTable, int] | None = None
@@ -321,11 +321,11 @@ class Ledger:
         start, sent, last = len(source.history.events), list[int](), self.last
         if last.view.length:
             if last.numbered is source:
-                start, front = last.view.newest_run()
+                start, front = last.view.newest_range()
                 sent += front.positions()
             else:
                 sent += source.item_ids.find(last.numbered.of(last.view))
-                start = to_runs(sent)[-1][0] if sent else start
+                start = to_ranges(sent)[-1][0] if sent else start
         return self._compared.following(source.history.pairing.atoms[start - 1] if start else 0, sent)
 
     def verify(self, source: LedgerInput, sent: Snapshot) -> bool:
@@ -337,7 +337,7 @@ class Ledger:
         start, view, read = self._compared.start, sent.view, source.numbered
         if not start or not view.length or not isinstance(read, InputList) or source.given is not read.objects:
             return True
-        first, front = view.newest_run()
+        first, front = view.newest_range()
         unit = read.history.pairing.atoms[first - 1] if first else 0
         positions = (*front.positions(), *range(unit, start))
         if sent.numbered is not read:

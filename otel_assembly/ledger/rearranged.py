@@ -12,7 +12,7 @@ from operator import attrgetter, is_, ne
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_assembly.history.read_events import ReadEvents, ReadHistory
-from otel_assembly.history.view import difference, intersection, merged, to_runs
+from otel_assembly.history.view import difference, intersection, merged, to_ranges
 from otel_assembly.ledger.snapshot import NOTHING_SENT, InputList, ItemIds
 from otel_assembly.matching.event_index import EventIndex, EventMatcher
 from otel_assembly.matching.sequence_diff import diff_sequences
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from otel_assembly._internal.slices import Slices
-    from otel_assembly.history.view import Run
+    from otel_assembly.history.view import Range
     from otel_assembly.ledger.snapshot import NumberedHistory, Snapshot
     from otel_assembly.matching.event_index import Read
     from otel_assembly.messages.content_snapshot import DescribedEvents
@@ -157,15 +157,15 @@ def _input_ids(old: NumberedHistory, events: list[Any], read: Read) -> list[int 
 
 
 def unchanged_exported(
-    exported: Sequence[Run], last: Snapshot, old: NumberedHistory, new: NumberedHistory
-) -> list[Run]:
+    exported: Sequence[Range], last: Snapshot, old: NumberedHistory, new: NumberedHistory
+) -> list[Range]:
     """Return the exported items that are in a new input, or that the last assembly created, with the exported content.
 
     Contents are compared if the old and the new input are lists.
     """
     places = dict(zip(new.item_ids.all(), range(new.item_ids.end), strict=True))
     present = {*places, *(item for step in last.steps for item in step.created)}
-    exported = intersection(exported, to_runs(sorted(present)))
+    exported = intersection(exported, to_ranges(sorted(present)))
     if not (isinstance(old, InputList) and isinstance(new, InputList)):
         return exported
     changed_items = [
@@ -173,7 +173,7 @@ def unchanged_exported(
         for at, item in enumerate(old.item_ids.all())
         if item in places and not _is_unchanged(old, at, new, places[item])
     ]
-    exported = difference(exported, to_runs(sorted(changed_items)))
+    exported = difference(exported, to_ranges(sorted(changed_items)))
     return difference(exported, changed_created_items(last, new, places))
 
 
@@ -232,9 +232,9 @@ def _shared_parts(before: ReadEvents, events: ReadEvents) -> list[tuple[int, int
     return shared
 
 
-def _rest(events: ReadEvents, runs: Iterable[Run]) -> list[int]:
-    """Return the places of the events that are not in these runs."""
-    return list(chain.from_iterable(starmap(range, difference([(0, len(events))], merged(runs)))))
+def _rest(events: ReadEvents, ranges: Iterable[Range]) -> list[int]:
+    """Return the places of the events that are not in these ranges."""
+    return list(chain.from_iterable(starmap(range, difference([(0, len(events))], merged(ranges)))))
 
 
 def created_ids(
@@ -252,11 +252,11 @@ def created_ids(
     return [None if at is None else created[at][1] for at in matches]
 
 
-def changed_created_items(last: Snapshot, numbered: NumberedHistory, places: Mapping[int, int]) -> list[Run]:
-    """Return, as runs, the items that the last assembly created and that have other texts in the input now.
+def changed_created_items(last: Snapshot, numbered: NumberedHistory, places: Mapping[int, int]) -> list[Range]:
+    """Return, as ranges, the items that the last assembly created and that have other texts in the input now.
 
     `places` has the positions in the input, by item id, of the items to check.
     """
     created = (pair for step in last.steps for pair in step.created_texts.items())
     facts = numbered.history.facts
-    return to_runs(sorted({item for item, texts in created if item in places and texts != facts(places[item]).texts}))
+    return to_ranges(sorted({item for item, texts in created if item in places and texts != facts(places[item]).texts}))

@@ -190,9 +190,9 @@ class Record:
         if last is NOTHING_SENT:
             turns = int(not 0 <= history.pairing.last_response < source.view.end)
         elif self.named is not None:
-            for first, last_item in source.runs:
-                if last.next_item <= last_item < FIRST_MADE:
-                    new = range(max(first, last.next_item), last_item + 1)
+            for start, stop in source.ranges:
+                if last.next_item < stop <= FIRST_MADE:
+                    new = range(max(start, last.next_item), stop)
                     for kind in map(history.kind, source.numbered.item_ids.find(new)):
                         if kind is EventKind.REQUEST:
                             is_open = True
@@ -480,7 +480,7 @@ def _prefix(record: Record) -> Prefix:
 
 
 def shared_prefix(new: View, old: View) -> int:
-    """Return the number of items with equal text with which two views begin: compared by runs, then one by one."""
+    """Return the number of items with equal text with which two views begin: compared by ranges, then one by one."""
     count = new.shared_with(old)
     if count == new.length or count == old.length:
         return count

@@ -1,6 +1,6 @@
 """The data of one assembly in a ledger: item ids, steps with their results and reasons, and the snapshot of the turn.
 
-Items are compared as runs over the columns of their history. So the cost of finding new items depends on the number of
+Items are compared as ranges of their history's columns. So the cost of finding new items depends on the number of
 changes, not on the length of the conversation.
 """
 
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from otel_assembly.history.history import ListHistory
-from otel_assembly.history.view import Run, View, difference, is_in, merged, to_runs
+from otel_assembly.history.view import Range, View, difference, is_in, merged, to_ranges
 from otel_assembly.matching.event_index import EventIndex
 from otel_assembly.messages.content_snapshot import DescribedEvent, may_change
 
@@ -34,7 +34,7 @@ FIRST_MADE: Final = 1 << 62
 _MAX_LEAVES: Final = 64
 #: The outcome of an item, and the reason for it.
 Tag: TypeAlias = "tuple[DecisionOutcome, DecisionReason]"
-_FIRST_AND_LAST: Final = itemgetter(1, 2)
+_START_AND_STOP: Final = itemgetter(1, 2)
 
 
 def item_text(item: int) -> str:
@@ -43,7 +43,7 @@ def item_text(item: int) -> str:
 
 
 class ItemIds:
-    """The item id of each position of a history, stored as runs of consecutive ids.
+    """The item id of each position of a history, stored as ranges of consecutive ids.
 
     Attributes:
         end: One past the last position that has an item id.
@@ -54,7 +54,7 @@ class ItemIds:
     def __init__(self) -> None:
         self._positions: list[int] = []
         self._ids: list[int] = []
-        #: Whether the ids of the runs ascend.
+        #: Whether the ids of the ranges ascend.
         self._is_ascending = True
         self.end = 0
 
@@ -70,72 +70,73 @@ class ItemIds:
 
     def extend_from(self, source: ItemIds, start: int, stop: int) -> None:
         """Give the next positions the item ids of positions ``[start, stop)`` in another history."""
-        if start == self.end == 0 and stop:  # the usual case: copy all runs in one step
-            runs = bisect_left(source._positions, stop)
-            self._positions, self._ids, self.end = source._positions[:runs], source._ids[:runs], stop
+        if start == self.end == 0 and stop:  # the usual case: copy all ranges in one step
+            ranges = bisect_left(source._positions, stop)
+            self._positions, self._ids, self.end = source._positions[:ranges], source._ids[:ranges], stop
             self._is_ascending = source._is_ascending or all(first < second for first, second in pairwise(self._ids))
             return
-        for first, last in source.spans(start, stop):
-            self.extend(last - first + 1, first)
+        for first, last in source.ranges(start, stop):
+            self.extend(last - first, first)
 
     def of(self, position: int) -> int:
         """Return the item id of a position."""
-        run = bisect_right(self._positions, position) - 1
-        return self._ids[run] + position - self._positions[run]
+        place = bisect_right(self._positions, position) - 1
+        return self._ids[place] + position - self._positions[place]
 
     def find(self, item_ids: Iterable[int]) -> Iterator[int]:
         """Yield the positions of these item ids. Ids without a position, and positions added meanwhile, are skipped."""
         starts, ids = list(self._positions), list(self._ids)
         ends = [*starts[1:], self.end]
-        if not self._is_ascending:  # search the ids of each run
+        if not self._is_ascending:  # search the ids of each range
             wanted = sorted(set(item_ids))
             for start, first, stop in zip(starts, ids, ends, strict=True):
                 low, high = bisect_left(wanted, first), bisect_left(wanted, first + stop - start)
                 yield from (start + item_id - first for item_id in wanted[low:high])
             return
         for item_id in item_ids:
-            run = bisect_right(ids, item_id) - 1
-            if run >= 0 and (position := starts[run] + item_id - ids[run]) < ends[run]:
+            place = bisect_right(ids, item_id) - 1
+            if place >= 0 and (position := starts[place] + item_id - ids[place]) < ends[place]:
                 yield position
 
-    def spans(self, start: int, stop: int) -> list[Run]:
-        """Return the item ids of positions ``[start, stop)``, as runs ``[first, last]``."""
-        spans: list[Run] = []
-        run = bisect_right(self._positions, start) - 1
+    def ranges(self, start: int, stop: int) -> list[Range]:
+        """Return the item ids of positions ``[start, stop)`` as ranges, in the order of the positions."""
+        ranges: list[Range] = []
+        place = bisect_right(self._positions, start) - 1
         while start < stop:
-            end = min(stop, self._positions[run + 1] if run + 1 < len(self._positions) else self.end)
-            first = self._ids[run] + start - self._positions[run]
-            spans.append((first, first + end - start - 1))
-            start, run = end, run + 1
-        return spans
+            end = min(stop, self._positions[place + 1] if place + 1 < len(self._positions) else self.end)
+            first = self._ids[place] + start - self._positions[place]
+            ranges.append((first, first + end - start))
+            start, place = end, place + 1
+        return ranges
 
-    def newest_runs(self, view: View, count: int) -> list[tuple[int, int, int]]:
-        """Return at most `count` runs of a view's item ids, the newest first: its first position, first and last id."""
-        column, runs = view.column, list[tuple[int, int, int]]()
-        for start, stop in reversed(view.runs):
+    def newest_ranges(self, view: View, count: int) -> list[tuple[int, int, int]]:
+        """Return at most `count` ranges of a view's item ids, the newest first, each as first position, start, stop."""
+        column, ranges = view.column, list[tuple[int, int, int]]()
+        for start, stop in reversed(view.ranges):
             while start < stop:
                 end = column.positions[stop - 1] + 1
-                is_run = column.positions[start] == end - (stop - start)
-                first = start if is_run else column.start_of_run(start, stop)
-                run = bisect_right(self._positions, end - 1) - 1
-                at = max(end - (stop - first), self._positions[run])
-                item = self._ids[run] + at - self._positions[run]
-                if runs and item + end - at == runs[-1][1]:
-                    runs[-1] = at, item, runs[-1][2]
-                elif len(runs) == count:
-                    return runs
+                are_consecutive = column.positions[start] == end - (stop - start)
+                first = start if are_consecutive else column.start_of_range(start, stop)
+                place = bisect_right(self._positions, end - 1) - 1
+                at = max(end - (stop - first), self._positions[place])
+                item = self._ids[place] + at - self._positions[place]
+                next_item = item + end - at
+                if ranges and next_item == ranges[-1][1]:
+                    ranges[-1] = at, item, ranges[-1][2]
+                elif len(ranges) == count:
+                    return ranges
                 else:
-                    runs.append((at, item, item + end - at - 1))
+                    ranges.append((at, item, next_item))
                 stop -= end - at
-        return runs
+        return ranges
 
     def __len__(self) -> int:
         return self.end
 
     def all(self) -> Iterator[int]:
         """Yield every item id, in the order of positions."""
-        for first, last in self.spans(0, self.end):
-            yield from range(first, last + 1)
+        for start, stop in self.ranges(0, self.end):
+            yield from range(start, stop)
 
 
 @dataclass(slots=True)
@@ -219,9 +220,9 @@ class ItemGroup:
         return self.outcome, self.reason
 
 
-def item_id_runs(view: View, numbered: NumberedHistory) -> list[Run]:
-    """Return a view's item ids, in its order, as runs ``[first, last]`` of ascending ids."""
-    return list(map(_FIRST_AND_LAST, reversed(numbered.item_ids.newest_runs(view, view.length))))
+def item_id_ranges(view: View, numbered: NumberedHistory) -> list[Range]:
+    """Return a view's item ids as ranges, in the view's order."""
+    return list(map(_START_AND_STOP, reversed(numbered.item_ids.newest_ranges(view, view.length))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +230,7 @@ class StepCompaction:
     """A compaction of a step: events that a shorter event, such as a summary, replaced.
 
     Attributes:
-        provenance: The ids of the replaced items, as runs ``[first, last]``. They are leaf items: instead of a
+        provenance: The ids of the replaced items, as ranges. They are leaf items: instead of a
             summary among the replaced events, this lists the items that the summary had replaced.
         result: The item id of the shorter event.
         attempts: Every attempt of this assembly to compact the events, in order.
@@ -270,8 +271,8 @@ class Step:
     created: Mapping[int, int] = field(default_factory=dict)
     #: The items of `created` that are in the assembly's input, and that an earlier step removed.
     restored_items: tuple[int, ...] = ()
-    #: By id of a created item, the leaf items (items of the input) that it replaced, as runs ``[first, last]``.
-    provenance: Mapping[int, Sequence[Run]] = field(default_factory=dict)
+    #: By id of a created item, the leaf items (items of the input) that it replaced, as ranges.
+    provenance: Mapping[int, Sequence[Range]] = field(default_factory=dict)
     #: The previous steps of the assembly.
     earlier: tuple[Step, ...] = field(default=(), repr=False)
     #: The item ids of events that the step reordered: the fewest that explain the new order.
@@ -388,44 +389,43 @@ class LedgerInput:
     view: View
     #: The events as a list, to which later inputs may have appended events; empty if the input was a `History`.
     given: list[Any] = field(default_factory=list)
-    _runs: list[Run] | None = None
+    _ranges: list[Range] | None = None
 
     @property
-    def runs(self) -> list[Run]:
-        """The item ids of the input, as runs ``[first, last]``."""
-        if self._runs is None:
-            self._runs = item_id_runs(self.view, self.numbered)
-        return self._runs
+    def ranges(self) -> list[Range]:
+        """The item ids of the input, as ranges."""
+        if self._ranges is None:
+            self._ranges = item_id_ranges(self.view, self.numbered)
+        return self._ranges
 
 
-class Leaves(dict[int, "tuple[Run, ...]"]):
-    """The leaf items that each created item replaces, by its item id, as runs ``[first, last]``.
+class Leaves(dict[int, "tuple[Range, ...]"]):
+    """The leaf items that each created item replaces, by its item id, as ranges.
 
     Leaf items are items of the input. A summary of summaries replaces the leaf items of those summaries.
     """
 
-    def remember(self, item: int, leaves: tuple[Run, ...]) -> None:
+    def remember(self, item: int, leaves: tuple[Range, ...]) -> None:
         """Store the leaf items of a created item, which may be compacted itself later; the oldest entry is removed."""
         self[item] = leaves
         while len(self) > _MAX_LEAVES:
             del self[next(iter(self))]
 
-    def of(self, runs: Iterable[Run]) -> list[Run]:
-        """Return items, as runs ``[first, last]``, with each created item replaced by its leaf items."""
-        items = merged((first, last + 1) for first, last in runs)
+    def of(self, ranges: Iterable[Range]) -> list[Range]:
+        """Return items with each created item replaced by its leaf items, as ascending ranges."""
+        items = merged(ranges)
         created = [item for item in self if is_in(items, item)]
         rest = difference(items, merged((item, item + 1) for item in created))
-        leaves = ((first, last + 1) for item in created for first, last in self[item])
-        return [(start, stop - 1) for start, stop in merged([*rest, *leaves])]
+        return merged([*rest, *chain.from_iterable(map(self.__getitem__, created))])
 
 
 def without(groups: Iterable[ItemGroup], items: Container[int]) -> list[ItemGroup]:
     """Return the groups without some items, and without groups that would be empty."""
     result: list[ItemGroup] = []
     for group in groups:
-        runs = to_runs(at for at, item in enumerate(group.numbered.of(group.view)) if item not in items)
-        if runs:
-            result.append(ItemGroup(group.view.pick(runs), group.numbered, *group.tag))
+        ranges = to_ranges(at for at, item in enumerate(group.numbered.of(group.view)) if item not in items)
+        if ranges:
+            result.append(ItemGroup(group.view.pick(ranges), group.numbered, *group.tag))
     return result
 
 
@@ -440,7 +440,7 @@ def lasting_exits(steps: Sequence[Step], index: int) -> Sequence[ItemGroup]:
 def subtract_groups(new: Sequence[ItemGroup], old: Sequence[ItemGroup], *, tagged: bool = True) -> list[ItemGroup]:
     """Return the items of `new` that are not in `old`; with `tagged`, also items with another outcome or reason there.
 
-    Views of one history are subtracted by runs; groups of other histories are compared by item id.
+    Views of one history are subtracted by ranges; groups of other histories are compared by item id.
     """
     if not old:
         return list(new)

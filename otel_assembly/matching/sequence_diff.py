@@ -11,7 +11,7 @@ from itertools import compress, pairwise
 from operator import is_not
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_assembly.history.view import Run, merged, to_runs
+from otel_assembly.history.view import Range, merged, to_ranges
 from otel_assembly.matching.event_index import EventIndex, EventMatcher, facts_of
 from otel_assembly.messages.content_snapshot import equal
 
@@ -41,10 +41,10 @@ class SequenceDiff:
     middle: Sequence[int | None]
 
     @property
-    def kept(self) -> list[Run]:
-        """The inputs that are in the output, as ascending runs."""
+    def kept(self) -> list[Range]:
+        """The inputs that are in the output, as ascending ranges."""
         indexes = sorted(index for index in self.middle if index is not None)
-        return merged([(0, self.front), *to_runs(indexes), (self.length - self.back, self.length)])
+        return merged([(0, self.front), *to_ranges(indexes), (self.length - self.back, self.length)])
 
     @property
     def in_order(self) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Verdict
-from otel_assembly.history.view import Edited, difference, to_runs
+from otel_assembly.history.view import Edited, difference, to_ranges
 from otel_assembly.model_context.client_counter import call_counter
 from otel_assembly.policies.base import DecidingPolicy, as_view, keep
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from otel_assembly.context import Context
-    from otel_assembly.history.view import Run, View
+    from otel_assembly.history.view import Range, View
     from otel_assembly.model_context.client_counter import ClientCounter
     from otel_assembly.model_context.message_types import MessageTypes
 
@@ -44,7 +44,7 @@ class _AsAutoGen(DecidingPolicy):
         self,
         prompts: Sequence[str],
         view: View,
-        runs: Sequence[Run],
+        ranges: Sequence[Range],
         reason: DecisionReason,
         single_drops: Mapping[int, DecisionReason],
     ) -> Outcome:
@@ -53,21 +53,21 @@ class _AsAutoGen(DecidingPolicy):
         Args:
             prompts: The prompts, unchanged in the outcome.
             view: All messages.
-            runs: The index ranges to keep, as pairs of start and end; empty ranges are ignored.
+            ranges: The index ranges to keep, as pairs of start and end; empty ranges are ignored.
             reason: Why messages are dropped.
             single_drops: The indexes of messages that are dropped for another reason, with that reason.
         """
-        runs = [run for run in runs if run[0] < run[1]]
-        dropped_runs = difference([(0, len(view))], runs)
+        ranges = [(start, stop) for start, stop in ranges if start < stop]
+        dropped_ranges = difference([(0, len(view))], ranges)
         if single_drops:
-            dropped = {index for run in dropped_runs for index in range(*run)}
-            dropped_runs = to_runs(sorted(dropped - single_drops.keys()))
-        verdicts = [Verdict(view.pick(dropped_runs), DecisionOutcome.DROPPED, reason)] if dropped_runs else []
+            dropped = {index for start, stop in dropped_ranges for index in range(start, stop)}
+            dropped_ranges = to_ranges(sorted(dropped - single_drops.keys()))
+        verdicts = [Verdict(view.pick(dropped_ranges), DecisionOutcome.DROPPED, reason)] if dropped_ranges else []
         verdicts += (
             Verdict(view.part(index, index + 1), DecisionOutcome.DROPPED, single_reason)
             for index, single_reason in single_drops.items()
         )
-        return Outcome(prompts, view.pick(runs), verdicts)
+        return Outcome(prompts, view.pick(ranges), verdicts)
 
 
 class UnboundedAsAutoGen(_AsAutoGen):
@@ -99,8 +99,8 @@ class BufferedAsAutoGen(_AsAutoGen):
         view = as_view(events)
         start = max(0, len(view) - self.buffer_size)
         single_drops = {start: DecisionReason.ORPHANED_TOOL_RESULT} if self._is_results(view, start) else {}
-        runs = [(start + len(single_drops), len(view))]
-        return self._outcome(prompts, view, runs, DecisionReason.OUTSIDE_WINDOW, single_drops)
+        ranges = [(start + len(single_drops), len(view))]
+        return self._outcome(prompts, view, ranges, DecisionReason.OUTSIDE_WINDOW, single_drops)
 
 
 class HeadAndTailAsAutoGen(_AsAutoGen):
@@ -133,9 +133,9 @@ class HeadAndTailAsAutoGen(_AsAutoGen):
             single_drops[head - 1] = DecisionReason.ORPHANED_TOOL_CALL
         if self._is_results(view, tail):
             single_drops[tail] = DecisionReason.ORPHANED_TOOL_RESULT
-        runs = [(0, head - (head - 1 in single_drops)), (tail + (tail in single_drops), len(view))]
-        outcome = self._outcome(prompts, view, runs, DecisionReason.OUTSIDE_WINDOW, single_drops)
-        return replace(outcome, events=Edited(view.pick(runs), runs[0][1], [self._types.note(tail - head)]))
+        ranges = [(0, head - (head - 1 in single_drops)), (tail + (tail in single_drops), len(view))]
+        outcome = self._outcome(prompts, view, ranges, DecisionReason.OUTSIDE_WINDOW, single_drops)
+        return replace(outcome, events=Edited(view.pick(ranges), ranges[0][1], [self._types.note(tail - head)]))
 
     def _calls(self, message: Any) -> bool:
         types = self._types
@@ -176,7 +176,7 @@ class TokenLimitedAsAutoGen(_AsAutoGen):
         single_drops: dict[int, DecisionReason] = {}
         if indexes and self._is_results(view, indexes[0]):
             single_drops[indexes.pop(0)] = DecisionReason.ORPHANED_TOOL_RESULT
-        return self._outcome(prompts, view, to_runs(indexes), DecisionReason.OVER_BUDGET, single_drops)
+        return self._outcome(prompts, view, to_ranges(indexes), DecisionReason.OVER_BUDGET, single_drops)
 
     def _is_over(self, messages: Sequence[Any]) -> bool:
         if self.token_limit is None:

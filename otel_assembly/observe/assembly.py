@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from otel_assembly.budget.attempt import Attempt, CompactionOutcome
@@ -12,7 +13,7 @@ from otel_assembly.chain.open_assembly import OpenAssembly
 from otel_assembly.chain.step_diff import write_difference
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Overflow, OverflowCause
 from otel_assembly.errors import error_type, is_failure
-from otel_assembly.ledger.snapshot import ItemGroup, StepCompaction, item_id_runs
+from otel_assembly.ledger.snapshot import ItemGroup, StepCompaction, item_id_ranges
 from otel_assembly.matching.sequence_diff import diff_sequences
 from otel_assembly.messages.content_snapshot import equal
 from otel_assembly.messages.event_facts import describe
@@ -189,7 +190,7 @@ class ObservedAssembly(OpenAssembly):
             write_difference(
                 step, inputs, events, diff, report.verdicts, ledger, report.reason, stands_in=stands_in, index=index
             )
-        elif front < back:  # the usual case: the output lacks one run of the input
+        elif front < back:  # the usual case: the output lacks one range of the input
             step.set_events(view.pick([(0, front), (back, diff.length)]) if front else view.part(back, diff.length))
             dropped = ItemGroup(view.part(front, back), step.before.numbered, DecisionOutcome.DROPPED, report.reason)
             step.exits = (dropped,)
@@ -397,8 +398,8 @@ def _compactions(step: Step, attempts: Sequence[Attempt], ledger: Ledger) -> Seq
     first = next(iter(step.created))
     if not compacted or (not attempts and (len(step.created) > 1 or first in ledger.leaves)):
         return ()
-    runs = sorted(run for group in compacted for run in item_id_runs(group.view, group.numbered))
-    leaves = tuple(ledger.leaves.of(runs))
+    ranges = chain.from_iterable(item_id_ranges(group.view, group.numbered) for group in compacted)
+    leaves = tuple(ledger.leaves.of(ranges))
     if len(step.created) == 1:
         ledger.leaves.remember(first, leaves)
     return [StepCompaction(leaves, first, tuple(attempts))] if attempts else ()

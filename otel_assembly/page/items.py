@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from otel_assembly.decision import DecisionOutcome
 from otel_assembly.page.fields import nonempty
 from otel_assembly.telemetry import conventions as names
-from otel_assembly.telemetry.span_values import ItemRuns, as_list, item_key, runs_of
+from otel_assembly.telemetry.span_values import ItemRanges, as_list, item_key, ranges_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,7 +22,7 @@ class SentPrompt(Protocol):
     @property
     def number(self) -> int: ...
     @property
-    def kept(self) -> ItemRuns: ...
+    def kept(self) -> ItemRanges: ...
 
 
 def changes(ledger: LedgerHistory, turn: ReportedTurn, before: SentPrompt | None) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def changes(ledger: LedgerHistory, turn: ReportedTurn, before: SentPrompt | None
     """
     if not turn.sent:
         return {}
-    kept, kept_before = turn.kept, before.kept if before is not None else ItemRuns()
+    kept, kept_before = turn.kept, before.kept if before is not None else ItemRanges()
     added, removed = kept.without(kept_before), kept_before.without(kept)
     new = {item for item in turn.arrived if ledger.items[item].turn == turn.number}
     injected = {item for step in turn.steps for item in step.injected if item in kept}
@@ -83,4 +83,4 @@ def item_rows(ledger: LedgerHistory, texts: Texts) -> list[dict[str, Any]]:
 
 
 def _runs(items: Iterable[str]) -> list[str]:
-    return runs_of(sorted(items, key=item_key))
+    return ranges_of(sorted(items, key=item_key))

@@ -19,7 +19,7 @@ from otel_assembly.page.row_store import RowStore, compact
 from otel_assembly.page.turns import signal_of, turn_row
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.ledger_reader import read_ledgers
-from otel_assembly.telemetry.span_values import ItemRuns, children_of, integer, text
+from otel_assembly.telemetry.span_values import ItemRanges, children_of, integer, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -222,7 +222,7 @@ class LivePage:
                 history.items[item] = replace(history.items[item], turn=row["t"])
         before = self._rows.sent_before(history.id, turn.number)
         row = turn_row(turn, assembly, children_of(tree), texts)
-        row |= changes(history, turn, None if before is None else _Earlier(before["n"], ItemRuns(before.get("kept"))))
+        row |= changes(history, turn, None if before is None else _Earlier(before["n"], ItemRanges(before.get("kept"))))
         row |= nonempty({"problems": history.problems[:3]})
         source, early_signal = self._early_signals.pop(assembly.trace_id, (None, None))
         later_signals = [early_signal] if early_signal is not None and source not in self._spans else []
@@ -296,7 +296,7 @@ class _Earlier:
     """An earlier turn, from its row."""
 
     number: int
-    kept: ItemRuns
+    kept: ItemRanges
 
 
 class _Patch:

@@ -25,7 +25,7 @@ from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Ver
 from otel_assembly.history.first_message import NON_CONVERSATION, before_user
 from otel_assembly.history.history import History, ListHistory
 from otel_assembly.history.tool_pairs import CLOSES, cut_atoms, unpaired
-from otel_assembly.history.view import EventList, Run, View, difference, merged
+from otel_assembly.history.view import EventList, Range, View, difference, merged
 from otel_assembly.messages.event_facts import EventKind
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class DecidingPolicy:
 
     @classmethod
     def settings_to_rerun(cls, settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Return the settings with which `explain` runs the policy again on recorded values; None if it cannot.
+        """Return the settings with which `explain` ranges the policy again on recorded values; None if it cannot.
 
         The recorded values are the events' kinds, tokens, bytes and tool pairs, but not their texts.
 
@@ -296,7 +296,7 @@ def as_view(events: Sequence[Any]) -> View:
     kinds = (history.kind(at) for at in view.positions() if at >= history.leading)
     first = next((kind for kind in kinds if kind not in NON_CONVERSATION), None)
     is_whole = first is not EventKind.SYSTEM and not cut_atoms(view)
-    return View(history, view.column, view.runs) if is_whole else ListHistory(events).view()
+    return View(history, view.column, view.ranges) if is_whole else ListHistory(events).view()
 
 
 def at_least(policy: str, parameter: str, value: int, least: int = 1) -> int:
@@ -335,17 +335,17 @@ def orphan_verdicts(view: View, orphans: Iterable[int]) -> list[Verdict]:
     ]
 
 
-def keep(view: View, runs: Sequence[Run], reason: DecisionReason) -> tuple[View, list[Verdict]]:
+def keep(view: View, ranges: Sequence[Range], reason: DecisionReason) -> tuple[View, list[Verdict]]:
     """Keep ranges of a view's indexes, except calls whose results and results whose calls are outside the ranges.
 
     Returns:
         The kept events, and the verdicts on the dropped ones. Events outside the ranges have the reason `reason`, calls
         and results without their counterpart a reason such as ``orphaned_tool_call``.
     """
-    if len(runs) == 1 and runs[0][1] == view.length:
-        kept, outside = view.part(runs[0][0], view.length), view.part(0, runs[0][0])
+    if len(ranges) == 1 and ranges[0][1] == view.length:
+        kept, outside = view.part(ranges[0][0], view.length), view.part(0, ranges[0][0])
     else:
-        kept, outside = view.pick(runs), view.pick(difference([(0, view.length)], runs))
+        kept, outside = view.pick(ranges), view.pick(difference([(0, view.length)], ranges))
     verdicts = [Verdict(outside, DecisionOutcome.DROPPED, reason)] if outside.length else []
     if orphans := unpaired(kept, view):
         verdicts += orphan_verdicts(kept, orphans)
@@ -378,14 +378,14 @@ def keep_from(
     Returns:
         The kept events, and the verdicts: on dropped events, and on older events that were kept.
     """
-    runs, kept_from = [(cut, view.length)], view.position(cut) if cut < view.length else view.end
+    ranges, kept_from = [(cut, view.length)], view.position(cut) if cut < view.length else view.end
     essentials = (*essential.request, *essential.pending, *essential.newest, *summaries)
     older = {position for position in essentials if position < kept_from and first <= view.index_of(position)}
     if left_out:
-        runs = difference(runs, view.runs_at(left_out))
+        ranges = difference(ranges, view.ranges_at(left_out))
     if first or older:
-        runs = merged([(0, first), *view.runs_at(older), *runs])
-    kept, verdicts = keep(view, runs, reason)
+        ranges = merged([(0, first), *view.ranges_at(older), *ranges])
+    kept, verdicts = keep(view, ranges, reason)
     pinned = (essential.request, DecisionReason.PINNED), (essential.pending, DecisionReason.PENDING_TOOL_CALL)
     for positions, kept_reason in pinned if older else ():
         if older_kept := view.pick_positions(filter(kept.holds, older.intersection(positions))):

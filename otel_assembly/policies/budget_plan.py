@@ -212,7 +212,7 @@ class BudgetPlan:
             step = self._atom_from(bisect_left(indexes, boundary, fits - 1, key=lambda at: offsets[view.position(at)]))
             if step < len(view):
                 sums, part = table.sums(view.column, by_atom=True), view.part(step, view.length)
-                taken = sum([sums[stop] - sums[start] for start, stop in part.runs])
+                taken = sum([sums[stop] - sums[start] for start, stop in part.ranges])
                 taken += sum([difference for index, difference in corrections if index >= step])
                 if _LEAST_FILLED * taken >= room:
                     return step
@@ -253,7 +253,7 @@ class BudgetPlan:
         begin, entries = self._view.length, iter([*corrections, (-1, 0)])
         at, difference = next(entries)
         sums = self._table.sums(self._view.column, by_atom=True)
-        for low, stop in reversed(self._view.runs):
+        for low, stop in reversed(self._view.ranges):
             begin -= stop - low
             if begin + stop - low <= self.leading:
                 break

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from otel_assembly.decision import DecisionOutcome, DecisionReason, Outcome, Verdict
 from otel_assembly.history.history import CONVERSATION_KINDS
-from otel_assembly.history.view import to_runs
+from otel_assembly.history.view import to_ranges
 from otel_assembly.messages.event_facts import EventKind
 from otel_assembly.policies.base import CLASS_REASONS, DecidingPolicy, as_view, keep, never_waits, start_with_user
 
@@ -46,10 +46,10 @@ class ConversationPolicy(DecidingPolicy):
                 if events and reason is not None
             )
         elif classes is None:
-            runs = to_runs(
+            ranges = to_ranges(
                 index for index, position in enumerate(view.positions()) if history.kind(position) in CONVERSATION_KINDS
             )
-            kept, verdicts = keep(view, runs, DecisionReason.NOT_CONVERSATION)
+            kept, verdicts = keep(view, ranges, DecisionReason.NOT_CONVERSATION)
         if context.provider_rules(view.history.provider).is_user_first:
             kept, verdicts = start_with_user(kept, verdicts)
         return Outcome(prompts, kept, verdicts)

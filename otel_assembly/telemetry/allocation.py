@@ -1,7 +1,7 @@
 """Record the budget allocator as ``allocate_budget`` and ``allocate_block`` spans and metrics.
 
 The allocator divides a token budget among blocks of content. This module records it if a program calls it directly. An
-allocator that runs as a policy in a chain is recorded in `recording`.
+allocator that ranges as a policy in a chain is recorded in `recording`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from otel_assembly.telemetry.attributes import (
     config_json,
     overflow_attributes,
     put_budget,
-    runs_in_order,
-    runs_of,
+    ranges_in_order,
+    ranges_of,
 )
 from otel_assembly.telemetry.emitter import set_status
 from otel_assembly.telemetry.run import RUN
@@ -92,8 +92,8 @@ class _AllocatedItems(BlockItems):
             rows.append((name, self._decisions[place].block.kind.value, self._count(text), size, name, 0))
             if content is not None:
                 contents.append(content(text))
-        arrays.add([names.OFFERED_ITEMS], [runs_in_order(range(self._first[-1]))])
-        arrays.add([names.KEPT_ITEMS], [runs_in_order(kept)])
+        arrays.add([names.OFFERED_ITEMS], [ranges_in_order(range(self._first[-1]))])
+        arrays.add([names.KEPT_ITEMS], [ranges_in_order(kept)])
         columns: list[list[Any]] = [list(column) for column in zip(*rows, strict=True)] if rows else [[]] * 6
         keys = [
             names.ARRIVED_ITEMS,
@@ -104,7 +104,7 @@ class _AllocatedItems(BlockItems):
             names.ARRIVED_CALLS,
         ]
         sources = {
-            item_text(made): ",".join(runs_of(self._compacted(place))) for place, made in self._summaries.items()
+            item_text(made): ",".join(ranges_of(self._compacted(place))) for place, made in self._summaries.items()
         }
         keys.append(names.ARRIVED_SOURCES)
         columns.append([sources.get(row[0], "") for row in rows])
@@ -135,17 +135,17 @@ class _AllocatedItems(BlockItems):
         dropped: list[str] = []
         reasons: list[str] = []
         for reason, items in by_reason.items():
-            runs = runs_of(items)
-            dropped += runs
-            reasons += [reason] * len(runs)
+            ranges = ranges_of(items)
+            dropped += ranges
+            reasons += [reason] * len(ranges)
         arrays.add([names.DROPPED_ITEMS, names.DROPPED_REASONS], [dropped, reasons])
-        arrays.add([names.COMPACTED_ITEMS], [runs_of(compacted)])
-        arrays.add([names.INJECTED_ITEMS], [runs_of(injected)])
+        arrays.add([names.COMPACTED_ITEMS], [ranges_of(compacted)])
+        arrays.add([names.INJECTED_ITEMS], [ranges_of(injected)])
 
     def explain(self, attempts: AttemptSpans) -> None:
         """Set each summary's id and source items on the ``compact_block`` span of the attempt that made it."""
         for place, summary in self._summaries.items():
-            attempts.explain(self._decisions[place].attempts, runs_of(self._compacted(place)), item_text(summary))
+            attempts.explain(self._decisions[place].attempts, ranges_of(self._compacted(place)), item_text(summary))
 
     def _compacted(self, place: int) -> list[int]:
         """Return the ids of the items that a summary replaced in the block at this index."""

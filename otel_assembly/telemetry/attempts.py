@@ -77,7 +77,7 @@ class AttemptSpans:
 
         Args:
             attempts: The attempts to compact one block.
-            provenance: The ids of the items that the summary replaces, as runs such as ``4-9``.
+            provenance: The ids of the items that the summary replaces, as ranges such as ``4-9``.
             result: The summary's item id.
         """
         # If several attempts succeeded, the last one's summary is in the prompt.
@@ -107,7 +107,7 @@ class AttemptSpans:
 
 
 class OpenCompaction:
-    """Records a policy's attempts to compact while no assembly runs; a context manager around them.
+    """Records a policy's attempts to compact while no assembly ranges; a context manager around them.
 
     The current span is the parent of the attempts' spans.
     """

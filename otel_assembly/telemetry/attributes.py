@@ -16,9 +16,9 @@ from opentelemetry import trace
 from otel_assembly._internal.slices import LISTED
 from otel_assembly.decision import DecisionOutcome
 from otel_assembly.history.tool_pairs import REASONED, broken_in
-from otel_assembly.history.view import Run, View, difference, is_in, merged, to_runs
+from otel_assembly.history.view import Range, View, difference, is_in, merged, to_ranges
 from otel_assembly.ledger.record import tokens_by_kind
-from otel_assembly.ledger.snapshot import FIRST_MADE, item_id_runs, item_text, subtract_groups
+from otel_assembly.ledger.snapshot import FIRST_MADE, item_id_ranges, item_text, subtract_groups
 from otel_assembly.messages.event_facts import EventKind, sendable
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.emitter import Arrays
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from otel_assembly.telemetry.emitter import Attributes, Emitter
 
 
-#: The maximum number of runs of dropped items that a step's span lists.
-_MAX_RUNS: Final = 64
+#: The maximum number of ranges of dropped items that a step's span lists.
+_MAX_RANGES: Final = 64
 
 
 def assembly_attributes(
@@ -261,12 +261,12 @@ def assembly_arrays(record: Record, departures: Departures, content: Callable[[s
     """
     groups: list[tuple[Sequence[str], Sequence[list[Any]]]] = []
     if not record.unknown:
-        groups.append(([names.OFFERED_ITEMS], [texts_of(record.ledger_input.runs)]))
+        groups.append(([names.OFFERED_ITEMS], [texts_of(record.ledger_input.ranges)]))
     if record.error is None:
-        groups.append(([names.KEPT_ITEMS], [texts_of(item_id_runs(record.sent.view, record.sent.numbered))]))
+        groups.append(([names.KEPT_ITEMS], [texts_of(item_id_ranges(record.sent.view, record.sent.numbered))]))
         if departures.resumed:
             resumed = chain.from_iterable(group.numbered.of(group.view) for group in departures.resumed)
-            groups.append(([names.RESUMED_ITEMS], [runs_of(resumed)]))
+            groups.append(([names.RESUMED_ITEMS], [ranges_of(resumed)]))
         sources = list(map(sendable, record.sent.sources))
         tokens = [record.prompt_tokens([prompt]) for prompt in record.sent.prompts]
         groups.append(([names.PROMPT_SOURCES, names.PROMPT_TOKENS], [sources, tokens]))
@@ -277,7 +277,7 @@ def assembly_arrays(record: Record, departures: Departures, content: Callable[[s
     items, kinds, counts, sizes, atoms, calls, origins = columns
     contents: list[str] = []
     estimated: list[int] = []
-    replaced: Mapping[int, Iterable[Run]] | None = None
+    replaced: Mapping[int, Iterable[Range]] | None = None
     for number, (item, numbered, position) in enumerate(arrived, 1):
         history, text, origin = numbered.history, f"{item}", ""
         table = history.table(record.meter)
@@ -304,7 +304,7 @@ def assembly_arrays(record: Record, departures: Departures, content: Callable[[s
     else:
         groups.append(((*_ARRIVED, names.ARRIVED_CONTENTS), [*columns, contents]))
     if estimated:
-        groups.append(([names.TOKENS_ESTIMATED_ITEMS], [runs_of(estimated)]))
+        groups.append(([names.TOKENS_ESTIMATED_ITEMS], [ranges_of(estimated)]))
     return Arrays(groups)
 
 
@@ -320,7 +320,7 @@ def _arrivals(record: Record) -> Slices[list[tuple[int, NumberedHistory, int]]]:
     last_table, corrections = ledger.exported_table or (table, 0)
     if exported and (corrected := table.corrected[corrections if last_table is table else 0 :]):
         exported = difference(exported, merged((item_id(at), item_id(at) + 1) for at in corrected))
-    new = difference(merged([(first, last + 1) for first, last in source.runs]), exported)
+    new = difference(merged(source.ranges), exported)
     positions = numbered.item_ids.find(chain.from_iterable(starmap(range, new)))
     places: dict[int, tuple[NumberedHistory, int]] = {}
     while batch := list(islice(positions, LISTED)):
@@ -342,7 +342,7 @@ def mark_exported(record: Record) -> None:
     If another counter counted the tokens than before, all other items have to be exported again.
     """
     ledger, source = record.ledger, record.ledger_input
-    exported = [(first, last + 1) for first, last in source.runs]
+    exported = list(source.ranges)
     for step in record.steps:
         if step.created:
             exported += [(item, item + 1) for item in step.created]
@@ -368,9 +368,9 @@ _ARRIVED: Final = (
 _KIND_NAMES: Final = {kind: kind.value for kind in EventKind}
 
 
-def _replaced(record: Record) -> Mapping[int, Iterable[Run]]:
+def _replaced(record: Record) -> Mapping[int, Iterable[Range]]:
     """Map the item id of each summary to the ids of the items that the summary replaces."""
-    replaced: dict[int, Iterable[Run]] = dict(record.ledger.leaves)
+    replaced: dict[int, Iterable[Range]] = dict(record.ledger.leaves)
     for step in record.steps:
         replaced.update(step.provenance)
         replaced.update((compaction.result, compaction.provenance) for compaction in step.compactions)
@@ -387,8 +387,8 @@ def step_arrays(record: Record, step: Step) -> Arrays:
     unlisted_reasons: list[str] = []
     if step.exits:
         listed, unlisted_reasons = _listed_exits(step, record.last)
-        for (outcome, reason), runs in listed:
-            texts = texts_of(runs)
+        for (outcome, reason), ranges in listed:
+            texts = texts_of(ranges)
             if outcome is DecisionOutcome.DROPPED:
                 dropped += texts
                 reasons += [reason.value] * len(texts)
@@ -399,42 +399,42 @@ def step_arrays(record: Record, step: Step) -> Arrays:
             ([names.DROPPED_ITEMS, names.DROPPED_REASONS], [dropped, reasons]),
             ([names.DROPPED_UNLISTED_REASONS], [unlisted_reasons]),
             ([names.COMPACTED_ITEMS], [compacted]),
-            ([names.INJECTED_ITEMS], [runs_of(step.created) if step.created else []]),
+            ([names.INJECTED_ITEMS], [ranges_of(step.created) if step.created else []]),
         ]
     )
 
 
-def _listed_exits(step: Step, last: Snapshot) -> tuple[list[tuple[Tag, list[Run]]], list[str]]:
+def _listed_exits(step: Step, last: Snapshot) -> tuple[list[tuple[Tag, list[Range]]], list[str]]:
     """Return the items that left by a step, for its span, and the reasons of dropped items that are not listed.
 
-    The items are runs of item ids by outcome and reason. At most `_MAX_RUNS` runs of dropped items are listed.
+    The items are ranges of item ids by outcome and reason. At most `_MAX_RANGES` ranges of dropped items are listed.
     """
     dropped: list[ItemGroup] = []
-    compacted: list[tuple[Tag, list[Run]]] = []
+    compacted: list[tuple[Tag, list[Range]]] = []
     for group in step.exits:
         if group.outcome is DecisionOutcome.DROPPED:
             dropped.append(group)
         else:
-            compacted.append((group.tag, item_id_runs(group.view, group.numbered)))
-    chosen, unlisted = _newest(dropped, _MAX_RUNS + 1), Counter[str]()
-    if len(chosen) > _MAX_RUNS:
-        chosen = _runs_to_list(step, dropped, last)
+            compacted.append((group.tag, item_id_ranges(group.view, group.numbered)))
+    chosen, unlisted = _newest(dropped, _MAX_RANGES + 1), Counter[str]()
+    if len(chosen) > _MAX_RANGES:
+        chosen = _ranges_to_list(step, dropped, last)
         for group in dropped:
             unlisted[group.reason.value] += group.view.length
-        for _, tag, (first, last_id) in chosen:
-            unlisted[tag[1].value] -= last_id - first + 1
-    listed: dict[Tag, list[Run]] = {}
-    for _, tag, (first, last_id) in sorted(chosen, key=itemgetter(0)):
-        runs = listed.setdefault(tag, [])
-        if runs and runs[-1][1] + 1 == first:
-            runs[-1] = (runs[-1][0], last_id)
+        for _, tag, (start, stop) in chosen:
+            unlisted[tag[1].value] -= stop - start
+    listed: dict[Tag, list[Range]] = {}
+    for _, tag, (start, stop) in sorted(chosen, key=itemgetter(0)):
+        ranges = listed.setdefault(tag, [])
+        if ranges and ranges[-1][1] == start:
+            ranges[-1] = (ranges[-1][0], stop)
         else:
-            runs.append((first, last_id))
+            ranges.append((start, stop))
     return [*listed.items(), *compacted], list(+unlisted)
 
 
-def _runs_to_list(step: Step, dropped: Sequence[ItemGroup], last: Snapshot) -> list[tuple[int, Tag, Run]]:
-    """Return the runs to list: items that another rule dropped before, then newly dropped ones, then the newest others.
+def _ranges_to_list(step: Step, dropped: Sequence[ItemGroup], last: Snapshot) -> list[tuple[int, Tag, Range]]:
+    """Return the ranges to list: items that another rule dropped before, then newly dropped, then the newest others.
 
     To explain an item that a turn does not list, a reader of spans uses the latest earlier turn that lists it. That is
     correct only if each change of step or reason is listed in the turn in which it happened.
@@ -443,46 +443,42 @@ def _runs_to_list(step: Step, dropped: Sequence[ItemGroup], last: Snapshot) -> l
     newly_dropped = subtract_groups(changed, last.exits, tagged=False)
     other_rule = subtract_groups(changed, newly_dropped, tagged=False)
     unchanged = subtract_groups(dropped, changed, tagged=False)
-    chosen: list[tuple[int, Tag, Run]] = []
+    chosen: list[tuple[int, Tag, Range]] = []
     for groups in (other_rule, newly_dropped, unchanged):
-        chosen += _newest(groups, _MAX_RUNS - len(chosen))
+        chosen += _newest(groups, _MAX_RANGES - len(chosen))
     return chosen
 
 
-def _newest(groups: Sequence[ItemGroup], count: int) -> list[tuple[int, Tag, Run]]:
-    """Return the newest runs of item ids in these groups, each with its position and the group's outcome and reason."""
-    runs: list[tuple[int, Tag, Run]] = []
+def _newest(groups: Sequence[ItemGroup], count: int) -> list[tuple[int, Tag, Range]]:
+    """Return the newest ranges of item ids in groups, each with its position and the group's outcome and reason."""
+    ranges: list[tuple[int, Tag, Range]] = []
     for group in groups:
         tag = group.outcome, group.reason
-        for position, first, last in group.numbered.item_ids.newest_runs(group.view, count):
-            runs.append((position, tag, (first, last)))
-    return sorted(runs, key=itemgetter(0))[-count:] if count else []
+        for position, start, stop in group.numbered.item_ids.newest_ranges(group.view, count):
+            ranges.append((position, tag, (start, stop)))
+    return sorted(ranges, key=itemgetter(0))[-count:] if count else []
 
 
-def texts_of(runs: Iterable[Run]) -> list[str]:
-    """Return runs ``[first, last]`` of item ids as texts such as ``4-9``."""
+def texts_of(ranges: Iterable[Range]) -> list[str]:
+    """Return ranges of item ids as texts, which include the last id: ``7``, ``4-9`` or ``m0-m2``."""
     texts: list[str] = []
-    for first, last in runs:
-        if last >= FIRST_MADE:
-            texts.append(run_text(first, last))
+    for start, stop in ranges:
+        if start >= FIRST_MADE:
+            first, last = item_text(start), item_text(stop - 1)
+            texts.append(first if first == last else f"{first}-{last}")
         else:
-            texts.append(f"{first}-{last}" if first < last else f"{first}")
+            texts.append(f"{start}-{stop - 1}" if start < stop - 1 else f"{start}")
     return texts
 
 
-def run_text(first: int, last: int) -> str:
-    """Return a run of item ids as text: ``7``, or ``7-9``."""
-    return item_text(first) if first == last else f"{item_text(first)}-{item_text(last)}"
+def ranges_of(items: Iterable[int]) -> list[str]:
+    """Return item ids as ranges such as ``4-9``, in ascending order."""
+    return ranges_in_order(sorted(set(items)))
 
 
-def runs_of(items: Iterable[int]) -> list[str]:
-    """Return item ids as runs such as ``4-9``, in ascending order."""
-    return runs_in_order(sorted(set(items)))
-
-
-def runs_in_order(items: Iterable[int]) -> list[str]:
-    """Return item ids as runs such as ``4-9``, in the order of the argument."""
-    return [run_text(start, stop - 1) for start, stop in to_runs(items)]
+def ranges_in_order(items: Iterable[int]) -> list[str]:
+    """Return item ids as ranges such as ``4-9``, in the order of the argument."""
+    return texts_of(to_ranges(items))
 
 
 class BlockItems:
@@ -566,7 +562,7 @@ def put_budget(
         block = emitter.start_span(f"{names.SPAN_ALLOCATE_BLOCK} {entry.kind}", context, at_ns, {})
         arrays = Arrays()
         if ids := items.ids(index):
-            arrays.add([names.BLOCK_ITEMS], [runs_of(ids)])
+            arrays.add([names.BLOCK_ITEMS], [ranges_of(ids)])
             survivors = [item_text(ids[place]) for place in entry.order]
             arrays.add([names.BLOCK_RANKED_ITEMS, names.BLOCK_RANKED_TOKENS], [survivors, list(entry.charges)])
             if any(size > 1 for size in entry.atoms):

@@ -16,7 +16,7 @@ from otel_assembly.decision import DecisionOutcome, DecisionReason
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from otel_assembly.telemetry.span_values import ItemRuns
+    from otel_assembly.telemetry.span_values import ItemRanges
 
 #: The name of the allocator's policy.
 ALLOCATOR: Final = "allocator"
@@ -43,7 +43,7 @@ class ReportedItem:
     bytes: int
     atom: str
     calls: int
-    sources: ItemRuns
+    sources: ItemRanges
     turn: int
 
 
@@ -89,7 +89,7 @@ class ReportedBlock:
     kind: str
     priority: int | None
     remaining: int | None
-    items: ItemRuns
+    items: ItemRanges
     attributes: Mapping[str, Any] = field(default_factory=dict, repr=False)
     order: Sequence[str] = ()
     winners: Mapping[str, str] = field(default_factory=dict)
@@ -114,9 +114,9 @@ class ReportedStep:
     policy: str
     index: int
     attributes: Mapping[str, Any]
-    dropped: Mapping[str, ItemRuns]
-    compacted: ItemRuns
-    injected: ItemRuns
+    dropped: Mapping[str, ItemRanges]
+    compacted: ItemRanges
+    injected: ItemRanges
     rest: Sequence[str] = ()
     allocation: Mapping[str, Any] | None = None
     blocks: Sequence[ReportedBlock] = ()
@@ -132,8 +132,8 @@ class ReportedStep:
         return None
 
     def listed(self) -> Iterator[str]:
-        """Return the first item of each run in the lists of dropped items."""
-        return (run.partition("-")[0] for items in self.dropped.values() for run in items.texts)
+        """Return the first item of each range in the lists of dropped items."""
+        return (text.partition("-")[0] for items in self.dropped.values() for text in items.texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +164,8 @@ class ReportedTurn:
     missing: int
     attributes: Mapping[str, Any]
     steps: Sequence[ReportedStep]
-    offered: ItemRuns | None
-    kept: ItemRuns
+    offered: ItemRanges | None
+    kept: ItemRanges
     arrived: Mapping[str, ReportedItem]
     trace_id: str
     span_id: str

@@ -21,13 +21,13 @@ from otel_assembly.telemetry.ledger_history import (
     ReportedTurn,
 )
 from otel_assembly.telemetry.span_values import (
-    ItemRuns,
+    ItemRanges,
     SpanLike,
     as_list,
     below,
     children_of,
     item_key,
-    runs_of,
+    ranges_of,
     whole_attributes,
 )
 from otel_assembly.telemetry.typed_spans import typed_spans
@@ -180,8 +180,8 @@ def _turn(span: SpanLike, children: _Children, flaws: _Flaws) -> ReportedTurn:
         missing=max(0, int(attributes.get(names.STEPS, 0)) - len(steps)) if sent else 0,
         attributes=attributes,
         steps=steps,
-        offered=ItemRuns(attributes.get(names.OFFERED_ITEMS)) if is_input_known else None,
-        kept=ItemRuns(attributes.get(names.KEPT_ITEMS)),
+        offered=ItemRanges(attributes.get(names.OFFERED_ITEMS)) if is_input_known else None,
+        kept=ItemRanges(attributes.get(names.KEPT_ITEMS)),
         arrived=_arrived(attributes, number),
         trace_id=span.trace_id,
         span_id=span.span_id,
@@ -218,7 +218,7 @@ def _arrived(attributes: Mapping[str, Any], turn: int) -> dict[str, ReportedItem
             bytes=int(size),
             atom=str(atom),
             calls=int(calls),
-            sources=ItemRuns(str(sources).split(",") if sources else None),
+            sources=ItemRanges(str(sources).split(",") if sources else None),
             turn=turn,
         )
         for item, kind, tokens, size, atom, calls, sources in zip(*columns, strict=False)
@@ -272,15 +272,15 @@ def _build_step(
         return [entry for attributes in spans for entry in as_list(attributes.get(name))]
 
     dropped: dict[str, list[str]] = {}
-    for run, reason in zip(entries(names.DROPPED_ITEMS), entries(names.DROPPED_REASONS), strict=False):
-        dropped.setdefault(str(reason), []).append(run)
+    for text, reason in zip(entries(names.DROPPED_ITEMS), entries(names.DROPPED_REASONS), strict=False):
+        dropped.setdefault(str(reason), []).append(text)
     return ReportedStep(
         policy=policy,
         index=index,
         attributes=spans[0],
-        dropped={reason: ItemRuns(runs) for reason, runs in dropped.items()},
-        compacted=ItemRuns(entries(names.COMPACTED_ITEMS)),
-        injected=ItemRuns(entries(names.INJECTED_ITEMS)),
+        dropped={reason: ItemRanges(texts) for reason, texts in dropped.items()},
+        compacted=ItemRanges(entries(names.COMPACTED_ITEMS)),
+        injected=ItemRanges(entries(names.INJECTED_ITEMS)),
         rest=[str(reason) for reason in entries(names.DROPPED_UNLISTED_REASONS)],
         allocation=allocation,
         blocks=blocks,
@@ -301,7 +301,7 @@ def _block(span: SpanLike, children: _Children) -> ReportedBlock:
         kind=str(attributes.get(names.BLOCK_KIND)),
         priority=attributes.get(names.BLOCK_PRIORITY),
         remaining=attributes.get(names.BUDGET_REMAINING),
-        items=ItemRuns(attributes.get(names.BLOCK_ITEMS)),
+        items=ItemRanges(attributes.get(names.BLOCK_ITEMS)),
         attributes=attributes,
         order=list(map(str, as_list(attributes.get(names.BLOCK_RANKED_ITEMS)))),
         winners=dict(zip(map(str, losers), map(str, winners), strict=False)),
@@ -334,7 +334,7 @@ def _undescribed(ledger: LedgerHistory) -> Iterable[str]:
     """Yield a sentence with the kept items that no turn describes; nothing if there are none."""
     undescribed = sorted({item for turn in ledger.turns for item in turn.kept} - ledger.items.keys(), key=item_key)
     if undescribed:
-        yield f"items in a prompt that no available turn describes: {', '.join(runs_of(undescribed))}"
+        yield f"items in a prompt that no available turn describes: {', '.join(ranges_of(undescribed))}"
 
 
 _EQUATION: Final = (

@@ -35,9 +35,9 @@ from otel_assembly.telemetry.attributes import (
     assembly_attributes,
     mark_exported,
     put_budget,
-    run_text,
     step_arrays,
     step_attributes,
+    texts_of,
 )
 from otel_assembly.telemetry.emitter import Emitter, sendable_values, set_status
 from otel_assembly.telemetry.model_span_links import AssemblyLink, is_opened_since, running_calls
@@ -469,7 +469,7 @@ class OpenRecording:
         arrays = step_arrays(record, step)
         yield from self._emitter.putting(timing.span, timing.context, attributes, arrays, timing.ended_ns)
         for compaction in step.compactions if record.error is None else ():
-            provenance = [run_text(*run) for run in compaction.provenance]
+            provenance = texts_of(compaction.provenance)
             if self._attempts is not None:
                 self._attempts.explain(compaction.attempts, provenance, item_text(compaction.result))
         report = step.report

@@ -1,4 +1,4 @@
-"""Read attribute values from spans of any backend: numbers, arrays, and runs of item ids such as ``4-9``.
+"""Read attribute values from spans of any backend: numbers, arrays, and ranges of item ids such as ``4-9``.
 
 An array that did not fit on its span continues on ``list_items`` child spans.
 """
@@ -10,7 +10,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Collection
 from functools import cache
-from itertools import islice
+from itertools import islice, starmap
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -111,56 +111,56 @@ def _arrays() -> tuple[str, ...]:
     return tuple(name for name, attribute in registry.attributes().items() if attribute.type.endswith("[]"))
 
 
-class ItemRuns(Collection[str]):
-    """A collection of item ids, stored as runs such as ``7``, ``7-9`` and ``m0-m2``, in the order of the attribute.
+class ItemRanges(Collection[str]):
+    """A collection of item ids, stored as ranges such as ``7``, ``7-9`` and ``m0-m2``, in the order of the attribute.
 
     Input items are numbered from 0. Items made by policies are also numbered from 0, with the prefix ``m``. A
-    membership test is a binary search over the runs.
+    membership test is a binary search over the ranges.
 
     Args:
-        runs: The value of a span's attribute; None for an empty collection.
+        ranges: The value of a span's attribute; None for an empty collection.
 
     Raises:
-        ValueError: An entry is not a run of item ids.
+        ValueError: An entry is not a range of item ids.
     """
 
-    __slots__ = ("_ascending", "_runs", "_starts")
+    __slots__ = ("_ascending", "_ranges", "_starts")
 
-    def __init__(self, runs: Any = None) -> None:
-        self._runs = [_run(str(run)) for run in as_list(runs)]
-        self._ascending = sorted(self._runs)
-        self._starts = [run[:2] for run in self._ascending]
+    def __init__(self, ranges: Any = None) -> None:
+        self._ranges = [_parsed(str(text)) for text in as_list(ranges)]
+        self._ascending = sorted(self._ranges)
+        self._starts = [(is_made, first) for is_made, first, _ in self._ascending]
 
     def __iter__(self) -> Iterator[str]:
-        for is_made, first, last in self._runs:
+        for is_made, first, last in self._ranges:
             yield from _ids(is_made, first, last)
 
     def __len__(self) -> int:
-        return sum(last - first + 1 for _, first, last in self._runs)
+        return sum(last - first + 1 for _, first, last in self._ranges)
 
     def __contains__(self, item: object) -> bool:
         is_made, number = item_key(str(item))
         place = bisect_right(self._starts, (is_made, number)) - 1
         return place >= 0 and self._ascending[place][0] == is_made and number <= self._ascending[place][2]
 
-    def without(self, others: ItemRuns) -> set[str]:
-        """Return the ids that another collection does not contain, in steps by the number of runs and of these ids."""
+    def without(self, others: ItemRanges) -> set[str]:
+        """Return the ids that another collection lacks; the cost depends on the number of ranges and of these ids."""
         ids: set[str] = set()
-        for is_made, first, last in self._runs:
+        for is_made, first, last in self._ranges:
             place = max(0, bisect_right(others._starts, (is_made, first)) - 1)
-            for run_is_made, run_first, run_last in islice(others._ascending, place, None):
-                if (run_is_made, run_first) > (is_made, last):
+            for other_is_made, other_first, other_last in islice(others._ascending, place, None):
+                if (other_is_made, other_first) > (is_made, last):
                     break
-                if run_is_made == is_made:
-                    ids.update(_ids(is_made, first, min(last, run_first - 1)))
-                    first = max(first, run_last + 1)
+                if other_is_made == is_made:
+                    ids.update(_ids(is_made, first, min(last, other_first - 1)))
+                    first = max(first, other_last + 1)
             ids.update(_ids(is_made, first, last))
         return ids
 
     @property
     def texts(self) -> list[str]:
-        """The runs as texts such as ``4-9``, as in the attribute."""
-        return [_run_text(*run) for run in self._runs]
+        """The ranges as texts such as ``4-9``, as in the attribute."""
+        return list(starmap(_range_text, self._ranges))
 
 
 def _ids(is_made: bool, first: int, last: int) -> list[str]:
@@ -173,50 +173,50 @@ def item_key(item: str) -> tuple[bool, int]:
     Raises:
         ValueError: `item` is not an item id.
     """
-    is_made, first, last = _run(item)
+    is_made, first, last = _parsed(item)
     if first != last or "-" in item:
         raise ValueError(item)
     return is_made, first
 
 
-def runs_of(items: Iterable[str]) -> list[str]:
-    """Return item ids as runs such as ``4-9``, in the order of the argument."""
-    runs: list[tuple[bool, int, int]] = []
+def ranges_of(items: Iterable[str]) -> list[str]:
+    """Return item ids as ranges such as ``4-9``, in the order of the argument."""
+    ranges: list[tuple[bool, int, int]] = []
     for is_made, number in map(item_key, items):
-        if runs and runs[-1][0] == is_made and runs[-1][2] + 1 == number:
-            runs[-1] = (is_made, runs[-1][1], number)
+        if ranges and ranges[-1][0] == is_made and ranges[-1][2] + 1 == number:
+            ranges[-1] = (is_made, ranges[-1][1], number)
         else:
-            runs.append((is_made, number, number))
-    return [_run_text(*run) for run in runs]
+            ranges.append((is_made, number, number))
+    return list(starmap(_range_text, ranges))
 
 
-def by_item_id(runs: Any, values: Any) -> dict[str, Any]:
+def by_item_id(ranges: Any, values: Any) -> dict[str, Any]:
     """Return the value of each item, by item id, from two arrays of the same length.
 
     Args:
-        runs: Ranges of consecutive item ids, such as ``4-9``, or single ids.
+        ranges: Ranges of consecutive item ids, such as ``4-9``, or single ids.
         values: For each range, the value that all its items have.
     """
-    pairs = zip(as_list(runs), as_list(values), strict=False)
-    return {item: value for run, value in pairs for item in ItemRuns([run])}
+    pairs = zip(as_list(ranges), as_list(values), strict=False)
+    return {item: value for text, value in pairs for item in ItemRanges([text])}
 
 
-#: The most items in a run: more than any conversation has, so that a corrupt run cannot fill the memory.
-_MAX_RUN: Final = 1_000_000
-_RUN: Final = re.compile(r"(m?)([0-9]{1,15})(?:-(m?)([0-9]{1,15}))?", re.ASCII)
+#: The most items in a range: more than any conversation has, so that a corrupt range cannot fill the memory.
+_MAX_RANGE: Final = 1_000_000
+_RANGE: Final = re.compile(r"(m?)([0-9]{1,15})(?:-(m?)([0-9]{1,15}))?", re.ASCII)
 
 
-def _run(text: str) -> tuple[bool, int, int]:
-    """Parse a run such as ``m0-m2``: whether a policy made its items, the first number and the last number."""
-    match = _RUN.fullmatch(text)
+def _parsed(text: str) -> tuple[bool, int, int]:
+    """Parse a range such as ``m0-m2``: whether a policy made its items, the first number and the last number."""
+    match = _RANGE.fullmatch(text)
     if match is None or (match[4] and match[1] != match[3]):
-        raise ValueError("not a run of item ids")
+        raise ValueError("not a range of item ids")
     first, last = int(match[2]), int(match[4] or match[2])
-    if not 0 <= last - first < _MAX_RUN:
-        raise ValueError("not a run of item ids")
+    if not 0 <= last - first < _MAX_RANGE:
+        raise ValueError("not a range of item ids")
     return match[1] == "m", first, last
 
 
-def _run_text(is_made: bool, first: int, last: int) -> str:
+def _range_text(is_made: bool, first: int, last: int) -> str:
     prefix = "m" * is_made
     return f"{prefix}{first}" if first == last else f"{prefix}{first}-{prefix}{last}"

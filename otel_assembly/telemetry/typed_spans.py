@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry import conventions_registry as registry
 from otel_assembly.telemetry.otlp_json import StoredSpan
-from otel_assembly.telemetry.span_values import ItemRuns, as_list, integer, item_key
+from otel_assembly.telemetry.span_values import ItemRanges, as_list, integer, item_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -24,7 +24,7 @@ __all__ = ["Flaw", "typed_spans"]
 
 #: Replaces an unknown kind.
 _OTHER: Final = "other"
-_RUNS: Final = frozenset(
+_RANGES: Final = frozenset(
     {
         names.OFFERED_ITEMS,
         names.KEPT_ITEMS,
@@ -173,10 +173,10 @@ def _list_of(read: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
     return read_list
 
 
-def _runs(value: Any) -> list[str]:
-    runs = _list_of(_string)(value)
-    ItemRuns(runs)
-    return runs
+def _ranges(value: Any) -> list[str]:
+    ranges = _list_of(_string)(value)
+    ItemRanges(ranges)
+    return ranges
 
 
 def _item(value: Any) -> str:
@@ -186,7 +186,7 @@ def _item(value: Any) -> str:
 
 def _sources(value: Any) -> str:
     sources = _string(value)
-    ItemRuns(sources.split(",") if sources else None)
+    ItemRanges(sources.split(",") if sources else None)
     return sources
 
 
@@ -205,7 +205,7 @@ def _readers() -> Mapping[str, Callable[[Any], Any]]:
     for name, attribute in registry.attributes().items():
         read = _kind_name if name in _kinds() else _TYPES[attribute.type.removesuffix("[]")]
         readers[name] = _list_of(read) if attribute.type.endswith("[]") else read
-    readers |= dict.fromkeys(_RUNS, _runs)
+    readers |= dict.fromkeys(_RANGES, _ranges)
     readers |= dict.fromkeys(_ITEMS, _list_of(_item))
     readers[names.ARRIVED_SOURCES] = _list_of(_sources)
     return readers

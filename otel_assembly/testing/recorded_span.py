@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from otel_assembly.telemetry import conventions as names
 from otel_assembly.telemetry.otlp_json import StatusName, StoredEvent, StoredLink, StoredSpan
-from otel_assembly.telemetry.span_values import ItemRuns, below, by_item_id, whole_attributes
+from otel_assembly.telemetry.span_values import ItemRanges, below, by_item_id, whole_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,7 +101,7 @@ class RecordedSpan(StoredSpan):
         return self._ids(names.INJECTED_ITEMS)
 
     def _ids(self, items: str) -> list[str]:
-        return list(ItemRuns(self.whole.get(items)))
+        return list(ItemRanges(self.whole.get(items)))
 
     def _by_id(self, items: str, values: str) -> dict[str, Any]:
         attributes = self.whole

@@ -1,4 +1,4 @@
-"""Interval arithmetic says of runs what sets say of the numbers in them."""
+"""Interval arithmetic says of ranges what sets say of the numbers in them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_assembly import History, ModelRequest, ModelResponse, ObserverAlert, ToolCallEvent, ToolResultEvent
-from otel_assembly.history.view import View, difference, intersection, is_in, merged, to_runs
+from otel_assembly.history.view import View, difference, intersection, is_in, merged, to_ranges
 
 MOST = 40
 NUMBERS = st.sets(st.integers(0, MOST))
@@ -16,10 +16,10 @@ LOOSE_RUNS = st.lists(st.tuples(st.integers(0, MOST), st.integers(0, MOST)), max
 
 
 @st.composite
-def runs(draw):
-    """Ascending, disjoint runs, of which some touch: two neighbours need not be one."""
+def ranges(draw):
+    """Ascending, disjoint ranges, of which some touch: two neighbours need not be one."""
     found, cuts = [], draw(NUMBERS)
-    for start, stop in to_runs(sorted(draw(NUMBERS))):
+    for start, stop in to_ranges(sorted(draw(NUMBERS))):
         edges = [start, *sorted(cut for cut in cuts if start < cut < stop), stop]
         found += itertools.pairwise(edges)
     return found
@@ -38,7 +38,7 @@ def are_runs(some):
 
 @given(NUMBERS)
 def test_numbers_become_the_fewest_runs_that_hold_them(some):
-    made = to_runs(sorted(some))
+    made = to_ranges(sorted(some))
     assert numbers(made) == some
     assert are_runs(made)
     assert all(stop < start for (_, stop), (start, _) in itertools.pairwise(made))
@@ -46,43 +46,43 @@ def test_numbers_become_the_fewest_runs_that_hold_them(some):
 
 @given(st.lists(st.integers(0, MOST)))
 def test_numbers_in_any_order_are_read_back_from_their_runs_in_that_order(some):
-    assert [number for start, stop in to_runs(some) for number in range(start, stop)] == some
+    assert [number for start, stop in to_ranges(some) for number in range(start, stop)] == some
 
 
 @given(LOOSE_RUNS)
 def test_merged_runs_hold_what_the_loose_ones_held(some):
     made = merged(some)
     assert numbers(made) == numbers(some)
-    assert made == to_runs(sorted(numbers(some)))
+    assert made == to_ranges(sorted(numbers(some)))
 
 
-@given(runs(), st.integers(-1, MOST + 1))
+@given(ranges(), st.integers(-1, MOST + 1))
 def test_a_number_is_in_the_runs_that_hold_it(some, number):
     assert is_in(some, number) is (number in numbers(some))
 
 
-@given(runs(), runs())
+@given(ranges(), ranges())
 def test_two_lists_of_runs_have_in_common_what_their_numbers_have(value, other):
     made = intersection(value, other)
     assert numbers(made) == numbers(value) & numbers(other)
     assert are_runs(made)
 
 
-@given(runs(), runs())
+@given(ranges(), ranges())
 def test_what_runs_leave_of_others_is_what_their_numbers_leave(value, other):
     made = difference(value, other)
     assert numbers(made) == numbers(value) - numbers(other)
     assert are_runs(made)
 
 
-@given(st.integers(0, MOST), runs())
+@given(st.integers(0, MOST), ranges())
 def test_what_runs_leave_of_a_length_is_what_their_numbers_leave(length, some):
     made = difference([(0, length)], some)
     assert numbers(made) == set(range(length)) - numbers(some)
     assert are_runs(made)
 
 
-@given(runs(), runs(), runs())
+@given(ranges(), ranges(), ranges())
 def test_what_is_taken_away_in_two_steps_is_taken_away_in_one(value, other, third):
     assert numbers(difference(difference(value, other), third)) == numbers(difference(value, merged([*other, *third])))
 
