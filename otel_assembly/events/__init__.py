@@ -205,8 +205,9 @@ class ToolErrorEvent(Event):
         parent_id: The id of the call.
         name: The name of the tool.
         error: The text for the model, as the result of the call.
-        still_running: True if the call exceeded its time limit and its function, which is not async, continues in a
-            thread, so that side effects may still happen. When the function ends, a `ToolFinishedLate` is sent.
+        still_running: True if the call exceeded its time limit or was cancelled, and its function, which is not async,
+            continues in a thread, so that side effects may still happen. When the function ends, a `ToolFinishedLate`
+            is sent.
     """
 
     type: Literal["tool_error"] = "tool_error"
@@ -217,7 +218,7 @@ class ToolErrorEvent(Event):
 
 
 class ToolFinishedLate(Event):
-    """The function of a tool call ended after the call's time limit, so its side effects happened late.
+    """The function of a tool call ended after the call's time limit or cancellation: its side effects happened late.
 
     A function that is not async runs in a thread, and a thread cannot be stopped. The model received a `ToolErrorEvent`
     as the result of the call. This event is never in a prompt.

@@ -57,6 +57,7 @@ class Agent(Protocol):
 
 
 _ASK_CANCELLED: Final = "not run to its end: the ask was cancelled"
+_STILL_RUNS: Final = "it still runs and may still take effect"
 _ROUNDS_EXCEEDED: Final = "not run: the ask ended before it"
 #: Why the calls of a truncated response do not run, by the response's finish reason.
 _TRUNCATION_REASONS: Final = {
@@ -401,16 +402,14 @@ class Loop:
                 async for event in events:
                     yield event
         finally:
-            _append_to_history(
-                session, [not_run(call, _ASK_CANCELLED) for call in calls if call.id not in finished_ids]
-            )
+            _append_to_history(session, [_cancelled(session, call) for call in calls if call.id not in finished_ids])
 
     async def _run_only_call(self, agent: Agent, session: Session, call: ToolCallEvent) -> Result:
         """Run a single tool call that no middleware wraps with ``on_acting``; store and return its result."""
         try:
             result = await _run_tool(agent, session, call)
         except BaseException:
-            _append_to_history(session, [not_run(call, _ASK_CANCELLED)])
+            _append_to_history(session, [_cancelled(session, call)])
             raise
         await session.commit(result)
         return result
@@ -522,7 +521,11 @@ async def _run_tool(agent: Agent, session: Session, call: ToolCallEvent) -> Resu
             error = ToolError(call.name, f"took more than {seconds:g} s")
             if tool.is_async:  # the function was cancelled
                 raise error from None
-            return not_run(call, f"{error}; it still runs and may still take effect", still_running=True)
+            return not_run(call, f"{error}; {_STILL_RUNS}", still_running=True)
+        except asyncio.CancelledError:
+            if started is not None and not tool.is_async:
+                session.still_running.add(call.id)
+            raise
     except HaltedError as halted:
         return not_run(call, f"not run: {halted}")
     except ToolError as error:
@@ -530,6 +533,13 @@ async def _run_tool(agent: Agent, session: Session, call: ToolCallEvent) -> Resu
     except Exception as error:  # noqa: BLE001  # a tool's error is its result
         return not_run(call, f"{type(error).__name__}: {error}")
     return ToolResultEvent(parent_id=call.id, name=call.name, content=text)
+
+
+def _cancelled(session: Session, call: ToolCallEvent) -> ToolErrorEvent:
+    """Return the error result of a call without a result, because its turn was cancelled."""
+    if call.id in session.still_running:
+        return not_run(call, f"{_ASK_CANCELLED}; {_STILL_RUNS}", still_running=True)
+    return not_run(call, _ASK_CANCELLED)
 
 
 async def _streamed_parts(agent: Agent, answer: Any) -> AsyncGenerator[Event, None]:

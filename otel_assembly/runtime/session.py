@@ -111,6 +111,7 @@ class Session:
         turns: The number of turns so far. Each call of `Agent.ask` is one turn.
         owed: The structured answer that the running turn must return; None if the answer is a text.
         changed_calls: The ids of calls that ran with other arguments than those of the model.
+        still_running: The ids of cancelled calls whose synchronous function continues in its thread.
         journal: Stores responses with tool calls, and tool results, before the turn continues. None: nothing is stored.
     """
 
@@ -139,6 +140,7 @@ class Session:
         self.turns = 0
         self.owed: StructuredAnswer | None = None
         self.changed_calls: set[str] = set()
+        self.still_running: set[str] = set()
         self.journal: Journal | None = None
         #: Locked during a turn, so that the events of concurrent turns are not interleaved.
         self.asking = asyncio.Lock()
@@ -232,7 +234,7 @@ class Session:
             await self.stream.send(_change(original, call.arguments, source))
 
     def tool_ended_late(self, call: ToolCallEvent, seconds: float, error: BaseException | None) -> None:
-        """Log that a tool's function ended after its call's time limit, and send a `ToolFinishedLate` event.
+        """Log that a tool's function ended after its call's timeout or cancellation; send a `ToolFinishedLate` event.
 
         The caller calls this method when the function ends. The method does not wait until the event is sent.
 
@@ -241,8 +243,11 @@ class Session:
             seconds: How long the function ran.
             error: The error that the function raised; None if it returned.
         """
+        self.still_running.discard(call.id)
         _log.warning(
-            "a call of tool %s ended after %.3g s, past its time limit; its result is dropped", call.name, seconds
+            "the function of tool %s ended after %.3g s, when its call had ended already; its result is dropped",
+            call.name,
+            seconds,
         )
         error_name = "" if error is None else type(error).__qualname__
         event = ToolFinishedLate(parent_id=call.id, name=call.name, seconds=seconds, error=error_name)

@@ -181,9 +181,11 @@ class TracingMiddleware(MiddlewareBase):
         def end(error: BaseException | None) -> None:
             if content is not None:
                 run.update(lambda invocation: _put_tool(content, invocation, call, result and _result_of(result)[1]))
-            if call.id in getattr(getattr(agent, "session", None), "changed_calls", ()):
+            session = getattr(agent, "session", None)
+            if call.id in getattr(session, "changed_calls", ()):
                 run.update(lambda invocation: invocation.attributes.update({names.TOOL_ARGUMENTS_CHANGED: True}))
-            if isinstance(result, ToolErrorEvent) and result.still_running:
+            is_timed_out = isinstance(result, ToolErrorEvent) and result.still_running
+            if is_timed_out or call.id in getattr(session, "still_running", ()):
                 run.update(lambda invocation: invocation.attributes.update({names.TOOL_STILL_RUNNING: True}))
             run.end(error, kind=names.ERROR_TOOL if isinstance(result, ToolErrorEvent) else None)
 

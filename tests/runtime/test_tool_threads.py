@@ -181,10 +181,43 @@ async def test_a_late_end_is_recorded(hang, caplog):
     assert (late.parent_id, late.name, late.error) == ("call-0", "hung", "")
     assert late.seconds >= 0.5
     assert agent.session.history[-1] == late
-    assert "a call of tool hung ended after" in caplog.text
+    assert "the function of tool hung ended after" in caplog.text
     loaded = agent.load_session(agent.session.save())
     assert loaded.session.history[-1] == late
     telemetry.shutdown()
+
+
+@pytest.mark.parametrize("traced", [True, False], ids=["with hooks", "without hooks"])
+@pytest.mark.parametrize("names", [["slow"], ["slow", "quick"]], ids=["one call", "two calls"])
+async def test_a_cancelled_call_whose_function_continues_is_marked(hang, names, traced):
+    loop, started = asyncio.get_running_loop(), asyncio.Event()
+
+    def slow() -> str:
+        loop.call_soon_threadsafe(started.set)
+        return hang.hung()
+
+    def quick() -> str:
+        return "quick"
+
+    telemetry, middlewares = RecordedTelemetry(), [TracingMiddleware()] if traced else []
+    agent = Agent("helper", "", ScriptedModel(calls(*names), "done"), [slow, quick], middlewares=middlewares)
+    with telemetry.as_default():
+        ask = asyncio.ensure_future(agent.ask("Go."))
+        await started.wait()
+        ask.cancel()
+        await asyncio.wait([ask])
+    (error,) = (
+        event
+        for event in agent.session.history
+        if isinstance(event, otel_assembly.events.ToolErrorEvent) and event.name == "slow"
+    )
+    assert error.still_running
+    assert error.error.endswith("the ask was cancelled; it still runs and may still take effect")
+    if traced:
+        assert telemetry.span("execute_tool slow").attributes["assembly.tool.still_running"] is True
+    async with agent.session.stream.events(ToolFinishedLate) as ends:
+        hang.released.set()
+        assert (await anext(aiter(ends))).name == "slow"
 
 
 async def test_a_late_end_with_an_error_names_its_type(hang):
