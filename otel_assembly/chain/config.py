@@ -53,7 +53,7 @@ class _ChainForm(BaseModel):
     on_halt: OnHalt = "raise"
     strict: bool = False
     framing: dict[str, Any] | None = None
-    policies: list[str | dict[str, Any]] = Field(default_factory=list)
+    policies: list[Any] = Field(default_factory=list)
 
 
 #: A function that returns default parameters for a policy class; parameters in the chain's entry override them.
@@ -119,9 +119,11 @@ def _framing(form: Mapping[str, Any], where: str) -> MessageFraming:
         raise ConfigurationError(f"{where}: {error}") from error
 
 
-def _entry(entry: str | Mapping[str, Any], where: str, defaults: Defaults | None) -> AssemblyPolicy:
+def _entry(entry: Any, where: str, defaults: Defaults | None) -> AssemblyPolicy:
     if isinstance(entry, str):
         entry = {entry: None}
+    if not isinstance(entry, Mapping):
+        raise ConfigurationError(f"{where}: expected a policy's name, or one with its parameters, found {entry!r}")
     if len(entry) != 1:
         raise ConfigurationError(f"{where}: expected one policy name with its parameters, found {len(entry)} keys")
     ((name, parameters),) = entry.items()
@@ -145,7 +147,7 @@ def policy_class(name: str, where: str) -> type[AssemblyPolicy]:
     except Exception as error:  # an import runs the module's code, which can raise any exception
         raise ConfigurationError(f"{where}: {name} cannot be imported: {type(error).__name__}: {error}") from error
     if not isinstance(target, type) or not callable(getattr(target, "apply", None)):
-        raise ConfigurationError(f"{where}: {name} is no policy's class: it needs a 'name' and an async 'apply'")
+        raise ConfigurationError(f"{where}: {name} is no policy's class: it needs a 'name' and a method 'apply'")
     return target
 
 
